@@ -1,0 +1,55 @@
+"""Make transformers' Auto classes know our models, without loading transformers for it.
+
+`offramp.model` registers itself when it is imported. If transformers is loaded when offramp is, that
+happens at once; otherwise right after somebody loads transformers. So `import offramp` stays cheap,
+`offramp --help` loads no torch, and whoever reaches an Auto class finds us in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = ["watch"]
+
+
+class _ThenOurs(importlib.abc.Loader):
+    """Runs transformers' own loader, then imports our model."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self.loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        if "offramp.config" not in sys.modules:  # else it is our own import that got us here
+            importlib.import_module("offramp.model")
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Waits for transformers, finds it as the path does, and steps aside."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "transformers":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenOurs(spec.loader)
+        return spec
+
+
+def watch() -> None:
+    """Register now if transformers is loaded, else as soon as it is."""
+    if "transformers" in sys.modules:
+        importlib.import_module("offramp.model")
+    else:
+        sys.meta_path.insert(0, _Watcher())

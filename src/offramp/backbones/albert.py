@@ -1,0 +1,42 @@
+"""ALBERT: one layer is one application of a whole group of shared layers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from offramp.backbones.family import Family, HeadShape, Inside, OwnHead
+
+__all__ = ["Albert"]
+
+
+class Albert(Family):
+    """ALBERT: narrow embeddings projected once, layers in groups, a bare linear pooler."""
+
+    name: ClassVar[str] = "albert"
+    has_pooler: ClassVar[bool] = True
+
+    def own_head(self, config: PreTrainedConfig) -> OwnHead:
+        """The encoder's pooler and a linear layer."""
+        return OwnHead(dense="albert.pooler", classifier="classifier")
+
+    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """Dense, tanh, dropout."""
+        return HeadShape(dense=True, dropout=float(config.classifier_dropout_prob))
+
+    def pooler(self, layer: int) -> str | None:
+        """A bare linear layer."""
+        return "pooler"
+
+    def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        """Embeddings, projected to the hidden size."""
+        narrow = encoder.embeddings(input_ids=ids, token_type_ids=types)
+        return encoder.encoder.embedding_hidden_mapping_in(narrow)  # type: ignore[no-any-return]
+
+    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+        """One application of the group that this layer belongs to, all its inner layers in order."""
+        config = encoder.config
+        group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
+        return encoder.encoder.albert_layer_groups[group](inside.hidden, inside.attention)  # type: ignore[no-any-return]

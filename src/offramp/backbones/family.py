@@ -1,0 +1,194 @@
+"""What every family shares: how rows start, step and are kept inside an unmodified encoder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig
+from transformers.masking_utils import create_bidirectional_mask
+
+from offramp.errors import BadInput, BadValue
+from offramp.stepper import Batch
+
+__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "trim_mask"]
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """What stands between the vector that a head reads and its classifier."""
+
+    dense: bool = False
+    dense_bias: bool = True
+    activation: str = "tanh"
+    dense_norm_eps: float | None = None  # a LayerNorm behind the dense layer
+    norm_bias: bool = True
+    input_norm_eps: float | None = None  # a LayerNorm before everything: inner exits of a pre-norm family
+    input_dropout: float = 0.0
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class OwnHead:
+    """Where the family's own sequence classifier keeps the parts of its head.
+
+    Module names in the state dict of `…ForSequenceClassification`; `pooling` is what that head reads.
+    """
+
+    dense: str
+    classifier: str
+    dense_norm: str | None = None
+    pooling: str = "first"
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Rows inside an encoder, after `depth` layers."""
+
+    hidden: Tensor  # (rows, length, hidden size)
+    attention: Tensor | None  # the mask as the family's layers take it; None: nothing is padded
+    weights: Tensor | None  # (rows, 1, length), each real token's share of the mean; None: nothing is padded
+    lengths: Tensor | None  # (rows,), up to the last real token; None: nothing is padded
+    depth: int = 0
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # what only this family's layers need
+
+
+class Family(ABC):
+    """How one family of Hugging Face encoders is embedded and stepped from the outside.
+
+    The encoder is the family's own class, untouched. Layers are indexed from 0 here.
+    """
+
+    name: ClassVar[str]  # the config's model_type
+    has_pooler: ClassVar[bool] = False
+    pre_norm: ClassVar[bool] = False  # layers leave their output without a LayerNorm
+
+    def build(self, config: PreTrainedConfig) -> nn.Module:
+        """The family's encoder with fresh weights and, where it may have one, without a pooler."""
+        options = {"add_pooling_layer": False} if self.has_pooler else {}
+        return AutoModel.from_config(config, **options)  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def own_head(self, config: PreTrainedConfig) -> OwnHead:
+        """Where the family's own classifier keeps its head, and what that head reads."""
+
+    @abstractmethod
+    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """The shape of that head."""
+
+    @abstractmethod
+    def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        """The hidden states that enter the first layer."""
+
+    @abstractmethod
+    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+        """The hidden states behind layer `index` (behind the last one: with whatever norm follows it)."""
+
+    def max_length(self, config: PreTrainedConfig) -> int:
+        """The longest text in tokens that the encoder has positions for."""
+        return int(config.max_position_embeddings)
+
+    def pooler(self, layer: int) -> str | None:
+        """The pre-trained pooler that fits an exit on `layer` (from 1), as the encoder names its linear layer."""
+        return "pooler.dense" if self.has_pooler else None
+
+    def attention(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The padding mask as this family's layers take it."""
+        return padding_mask(encoder.config, hidden, mask)
+
+    def extra(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Mapping[str, Tensor]:
+        """What else the layers need, computed once per batch."""
+        return {}
+
+    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int) -> Mapping[str, Tensor]:
+        """The same for some of the rows, cut to `length`."""
+        return extra
+
+    def start(self, encoder: Any, batch: Batch) -> Inside:
+        """Embed a batch, its padding cut to the longest row."""
+        ids, mask, types = batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids")
+        lengths = weights = None
+        if mask is not None:
+            mask = mask.bool()
+            if bool(mask.all()):
+                mask = None
+        if mask is not None:
+            if not bool(mask[:, 0].all()):
+                row = int(mask[:, 0].logical_not().nonzero()[0])
+                raise BadInput(
+                    f"Row {row} of the batch starts with padding; pad on the right (tokenizer.padding_side = 'right')."
+                )
+            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+            longest = int(lengths.max())
+            ids, mask = ids[:, :longest], mask[:, :longest]
+            types = None if types is None else types[:, :longest]
+            weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1)
+        hidden = self.embed(encoder, ids, mask, types)
+        if weights is not None:
+            weights = weights.to(hidden.dtype)
+        return Inside(
+            hidden,
+            self.attention(encoder, hidden, mask),
+            weights,
+            lengths,
+            extra=self.extra(encoder, hidden, mask),
+        )
+
+    def step(self, encoder: Any, inside: Inside, depth: int) -> Inside:
+        """Run the layers up to `depth`."""
+        for index in range(inside.depth, depth):
+            inside = replace(inside, hidden=self.layer(encoder, index, inside), depth=index + 1)
+        return inside
+
+    def keep(self, inside: Inside, rows: Tensor) -> Inside:
+        """Some of the rows, cut to the longest of them."""
+        hidden, weights = inside.hidden, inside.weights
+        if inside.lengths is None or weights is None:
+            length = hidden.shape[1]
+            return replace(
+                inside,
+                hidden=hidden.index_select(0, rows),
+                attention=trim_mask(inside.attention, rows, length),
+                extra=self.trim_extra(inside.extra, rows, length),
+            )
+        lengths = inside.lengths.index_select(0, rows)
+        length = int(lengths.max())
+        return Inside(
+            hidden[:, :length].index_select(0, rows),
+            trim_mask(inside.attention, rows, length),
+            weights[:, :, :length].index_select(0, rows),
+            lengths,
+            inside.depth,
+            self.trim_extra(inside.extra, rows, length),
+        )
+
+
+def padding_mask(config: PreTrainedConfig, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+    """An attention mask that hides padding, in the form that the configured attention takes.
+
+    For sdpa and eager attention a float mask (rows, 1, 1, length), which both add to the scores (eager
+    attention adds a Boolean one too, silently); for anything else what transformers makes.
+    """
+    if mask is None:
+        return None
+    if config._attn_implementation in ("sdpa", "eager"):
+        hide = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device)
+        return hide.masked_fill_(~mask, torch.finfo(hidden.dtype).min)[:, None, None, :]
+    made = create_bidirectional_mask(config=config, inputs_embeds=hidden, attention_mask=mask)
+    if made is not None and not isinstance(made, Tensor):
+        raise BadValue(
+            f"Attention {config._attn_implementation!r} cannot drop rows on the way; load with attn_implementation='sdpa'."
+        )
+    return made
+
+
+def trim_mask(mask: Tensor | None, rows: Tensor, length: int) -> Tensor | None:
+    """Some rows of an attention mask of two or four dimensions, cut to `length`."""
+    if mask is None:
+        return None
+    mask = mask[..., :length] if mask.dim() == 2 or mask.shape[-2] == 1 else mask[..., :length, :length]
+    return mask if mask.shape[0] == 1 else mask.index_select(0, rows)

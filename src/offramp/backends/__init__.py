@@ -1,0 +1,1 @@
+"""Steppers: a backbone with its exits on one backend."""

@@ -1,0 +1,59 @@
+"""The model card that a saved folder gets."""
+
+from __future__ import annotations
+
+from offramp.config import AdaptiveConfig
+
+__all__ = ["model_card"]
+
+TEMPLATE = """\
+---
+library_name: offramp
+pipeline_tag: text-classification
+tags:
+- early-exit
+- {family}
+---
+
+# {title}
+
+An encoder of {layers} layers that leaves early: easy inputs stop at one of {count} exits, hard ones go on.
+Made with offramp.
+
+| | |
+|---|---|
+| backbone | {family}, {layers} layers of {hidden} |
+| answer | {problem} |
+| labels | {labels} |
+| policy | `{policy}` |
+{notes}
+| exit on layer | head | reads |
+|---|---|---|
+{exits}
+
+```python
+from offramp import AdaptiveModel
+
+model = AdaptiveModel.from_pretrained("this folder")
+for answer in model.predict(["a text", "another text"]):
+    print(answer.label, answer.score, answer.exit_layer)
+```
+"""
+
+
+def model_card(config: AdaptiveConfig, title: str = "An adaptive text classifier", notes: str = "") -> str:
+    """The card's text, from what the config knows."""
+    problem = config.problem.value.replace("_", " ")
+    specs = config.exit_specs
+    return TEMPLATE.format(
+        title=title,
+        family=config.family.name,
+        layers=config.num_layers,
+        hidden=config.hidden_size,
+        count=len(specs),
+        problem=problem,
+        labels="one number" if problem == "regression" else ", ".join(config.labels),
+        policy=config.exit_policy,
+        notes=f"\n{notes}\n" if notes else "",
+        exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
+    )

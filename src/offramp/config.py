@@ -1,0 +1,143 @@
+"""What a model folder's config.json says: the backbone's own config, the exits, the labels, the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from offramp import policies
+from offramp.backbones import FAMILIES, Family
+from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.stepper import Problem
+
+__all__ = ["HEADS", "POOLINGS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
+
+HEADS = {
+    "linear": "a linear classifier on what it reads",
+    "pooler": "a dense tanh layer of its own before the classifier",
+    "shared": "a classifier of its own behind one dense tanh layer that all exits share",
+    "family": "the head that the family's own classifier has",
+}
+POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
+
+
+@dataclass(frozen=True)
+class ExitSpec:
+    """One exit: the layer that it sits on (from 1), the style of its head, and what the head reads."""
+
+    layer: int
+    head: str = "linear"
+    pooling: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise UnknownName("head", self.head, HEADS)
+        if self.pooling not in POOLINGS:
+            raise UnknownName("pooling", self.pooling, POOLINGS)
+
+
+class AdaptiveConfig(PreTrainedConfig):
+    """`model_type: "offramp"`; everything that a model folder needs to be loaded without guessing."""
+
+    model_type = "offramp"
+    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
+        "backbone": SubConfigSpec(AutoConfig, model_type="bert")
+    }
+
+    backbone: dict[str, Any] | PreTrainedConfig | None = None
+    exits: list[Any] | None = None  # one {"layer", "head", "pooling"} per exit; default: every layer
+    policy: dict[str, Any] | None = None  # name and numbers; default: never
+    lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
+    ramp: bool = False  # a converted checkpoint's never-trained head on the last layer
+    faithful: bool = False  # let that ramp answer and drop our refusals, as the originals did
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        depth = self.num_layers
+        if self.exits is None:
+            self.exits = [asdict(ExitSpec(layer)) for layer in range(1, depth + 1)]
+        specs = [spec if isinstance(spec, ExitSpec) else ExitSpec(**spec) for spec in self.exits]
+        exit_layers([spec.layer for spec in specs], depth)
+        self.exits = [asdict(spec) for spec in specs]
+        if self.policy is None:
+            self.policy = policies.Never().to_dict()
+        if self.problem_type is None:
+            self.problem_type = "regression" if self.num_labels == 1 else "single_label_classification"
+        self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
+
+    @property
+    def family(self) -> Family:
+        """How the backbone is stepped."""
+        return FAMILIES[self.backbone.model_type]  # type: ignore[union-attr]
+
+    @property
+    def num_layers(self) -> int:
+        """The backbone's depth."""
+        return int(self.backbone.num_hidden_layers)  # type: ignore[union-attr]
+
+    @property
+    def hidden_size(self) -> int:
+        """The backbone's width."""
+        return int(self.backbone.hidden_size)  # type: ignore[union-attr]
+
+    @property
+    def exit_specs(self) -> tuple[ExitSpec, ...]:
+        """The exits from shallow to deep."""
+        return tuple(ExitSpec(**spec) for spec in self.exits or ())
+
+    @property
+    def problem(self) -> Problem:
+        """The kind of answer."""
+        return Problem(self.problem_type)
+
+    @property
+    def exit_policy(self) -> policies.Policy:
+        """The policy that answers when a call names none."""
+        return policies.from_dict(self.policy or {})
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes' names in the order of the logits."""
+        names = self.id2label or {}
+        return tuple(str(names[index]) for index in range(self.num_labels))
+
+
+def exit_layers(wanted: str | Iterable[int], depth: int) -> tuple[int, ...]:
+    """The layers that get an exit: `"all"` or a list that ends with the last layer."""
+    if isinstance(wanted, str):
+        if wanted != "all":
+            raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
+        return tuple(range(1, depth + 1))
+    layers = list(wanted)
+    _check_layers(layers, depth)
+    return tuple(layers)
+
+
+def _check_layers(layers: Sequence[Any], depth: int) -> None:
+    written = ", ".join(str(layer) for layer in layers)
+    if not layers:
+        raise BadValue(f"The list of exits is empty; say 'all' or list layers from 1 to {depth}.")
+    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
+        raise BadValue(f"Exits sit on layers, whole numbers from 1 to {depth}; got {written}.")
+    if beyond := [layer for layer in layers if not 1 <= layer <= depth]:
+        raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")
+    if sorted(set(layers)) != list(layers):
+        raise BadValue(f"Exits go from shallow to deep, each once; got {written}.")
+    if layers[-1] != depth:
+        raise BadValue(f"The last exit is the full model: add layer {depth} to the exits {written}.")
+
+
+def family_of(config: PreTrainedConfig) -> Family:
+    """The family of a backbone's config, or a refusal that lists the known ones."""
+    if config.model_type not in FAMILIES:
+        raise UnknownName("backbone family", str(config.model_type), FAMILIES)
+    if config.num_hidden_layers < 1:
+        raise BadModel("The backbone has no layers.")
+    return FAMILIES[config.model_type]
+
+
+AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

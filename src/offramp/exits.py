@@ -1,0 +1,109 @@
+"""Heads on layers: each reads hidden states and answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from offramp.backbones import HeadShape, Inside
+from offramp.config import AdaptiveConfig, ExitSpec
+from offramp.stepper import Problem
+
+__all__ = ["Exits", "Head", "exit_loss"]
+
+
+class Head(nn.Module):
+    """One exit: reads the first token or the mean over real tokens, transforms it, classifies.
+
+    `features` is the classifier's input, which LTE reads too; `forward` is the logits.
+    """
+
+    def __init__(self, size: int, labels: int, pooling: str, shape: HeadShape):
+        super().__init__()
+        self.pooling = pooling
+        self.input_norm = _norm(size, shape.input_norm_eps, shape.norm_bias)
+        self.input_dropout = nn.Dropout(shape.input_dropout)
+        self.dense = nn.Linear(size, size, bias=shape.dense_bias) if shape.dense else None
+        self.activation = ACT2FN[shape.activation]
+        self.dense_norm = _norm(size, shape.dense_norm_eps, shape.norm_bias)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.classifier = nn.Linear(size, labels)
+
+    def features(self, inside: Inside, shared: nn.Module | None = None) -> Tensor:
+        """The classifier's input, (rows, hidden size)."""
+        hidden = inside.hidden[:, :1] if self.pooling == "first" else inside.hidden
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        read = hidden[:, 0] if self.pooling == "first" else _mean(hidden, inside.weights)
+        if shared is not None:
+            read = shared(read)
+        if self.dense is not None:
+            read = self.activation(self.dense(self.input_dropout(read)))
+            if self.dense_norm is not None:
+                read = self.dense_norm(read)
+        return self.dropout(read)  # type: ignore[no-any-return]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The logits, (rows, classes)."""
+        return self.classifier(features)  # type: ignore[no-any-return]
+
+
+class SharedPooler(nn.Module):
+    """One dense tanh layer for all exits (PABEE)."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.dense = nn.Linear(size, size)
+
+    def forward(self, read: Tensor) -> Tensor:
+        """The pooled vector, (rows, hidden size)."""
+        return torch.tanh(self.dense(read))
+
+
+class Exits(nn.ModuleDict):
+    """The heads by layer, `exits.<layer>`; beside them `shared` (a pooler for all) and `lte` where wanted."""
+
+    def __init__(self, config: AdaptiveConfig):
+        super().__init__()
+        specs = config.exit_specs
+        for spec in specs:
+            self[str(spec.layer)] = Head(
+                config.hidden_size, config.num_labels, spec.pooling, _shape(config, spec, spec is specs[-1])
+            )
+        if any(spec.head == "shared" for spec in specs):
+            self["shared"] = SharedPooler(config.hidden_size)
+        if config.lte:
+            self["lte"] = nn.Linear(config.hidden_size, 1)
+        if config.ramp:
+            ramp = _shape(config, ExitSpec(specs[-1].layer, "pooler", "first"), is_last=True)
+            self[str(specs[-1].layer)].ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
+        self.is_shared = tuple(spec.head == "shared" for spec in specs)
+
+
+def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
+    family, backbone = config.family, config.backbone
+    own = family.head_shape(backbone)  # type: ignore[arg-type]
+    shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
+    if family.pre_norm and not is_last:
+        shape = replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))  # type: ignore[union-attr]
+    return shape
+
+
+def _norm(size: int, eps: float | None, bias: bool) -> nn.LayerNorm | None:
+    return None if eps is None else nn.LayerNorm(size, eps=eps, bias=bias)
+
+
+def _mean(hidden: Tensor, weights: Tensor | None) -> Tensor:
+    return hidden.mean(1) if weights is None else torch.bmm(weights, hidden).squeeze(1)
+
+
+def exit_loss(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
+    """One exit's loss: cross-entropy, binary cross-entropy over labels, or mean squared error."""
+    if problem is Problem.SINGLE_LABEL:
+        return nn.functional.cross_entropy(logits, labels.view(-1).long())
+    if problem is Problem.MULTI_LABEL:
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    return nn.functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits))

@@ -1,0 +1,252 @@
+"""AdaptiveModel: what people hold in their hands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import ModelOutput
+
+from offramp import card, policies
+from offramp.attach import Wanted, attach
+from offramp.backends.torch import TorchStepper
+from offramp.config import AdaptiveConfig
+from offramp.errors import BadModel, BadValue
+from offramp.exits import Exits, exit_loss
+from offramp.loading import loading
+from offramp.loop import Left, every_exit, run, within_budget
+from offramp.policies import Policy, Threshold
+from offramp.replay import Replay
+from offramp.stepper import Batch, Said
+
+if TYPE_CHECKING:
+    from offramp.prediction import Answer, Text
+
+__all__ = ["AdaptiveModel", "AdaptiveOutput"]
+
+
+@dataclass
+class AdaptiveOutput(ModelOutput):
+    """The answers, and where each row left; every exit's answer in training and on request."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (rows, classes), at the exit where the row left
+    exit_layer: Tensor | None = None  # (rows,), from 1
+    exit_logits: Tensor | None = None  # (rows, exits, classes)
+    exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
+
+
+class AdaptiveModel(PreTrainedModel):  # type: ignore[misc]
+    """An encoder that can be stepped, exits that can answer, and a policy that says who may leave.
+
+    >>> from offramp import AdaptiveModel
+    >>> model = AdaptiveModel.from_pretrained("folder")                        # doctest: +SKIP
+    >>> for answer in model.predict(["a lovely film", "a dull one"]):          # doctest: +SKIP
+    ...     print(answer.label, answer.score, answer.exit_layer)
+    """
+
+    config_class = AdaptiveConfig
+    base_model_prefix = "backbone"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = []
+
+    def __init__(self, config: AdaptiveConfig):
+        super().__init__(config)
+        self.backbone: nn.Module = config.family.build(config.backbone)  # type: ignore[arg-type]
+        self.exits = Exits(config)
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+        self.post_init()
+
+    # -- where models come from ------------------------------------------------------------------
+
+    @classmethod
+    def from_backbone(
+        cls,
+        checkpoint: str | os.PathLike[str],
+        *,
+        exits: str | Iterable[int] = "all",
+        heads: str = "auto",
+        pooling: str = "auto",
+        num_labels: int | None = None,
+        labels: Sequence[str] | None = None,
+        problem_type: str | None = None,
+        num_layers: int | None = None,
+        policy: str | Policy = "never",
+        lte: bool = False,
+        **options: Any,
+    ) -> AdaptiveModel:
+        """Put exits on an encoder or on a fine-tuned classifier (a folder or a name on the Hub).
+
+        `exits` is "all" or a list of layers from 1 that ends with the last. `heads` is linear, pooler,
+        shared or family; `pooling` first or mean; `num_layers` takes only the first so many layers.
+        New heads are random: train them before you believe an answer. A classifier keeps its own head
+        and its labels at the last exit.
+        """
+        wanted = Wanted(exits, heads, pooling, num_labels, labels, problem_type, num_layers, policy, lte)
+        attached = attach(str(checkpoint), wanted, **options)
+        model = cls(attached.config)
+        absent, unknown = model.load_state_dict(attached.weights, strict=False)
+        lost = [key for key in absent if key.startswith("backbone.")]
+        if lost or unknown:
+            raise BadModel(f"{checkpoint}: weights without a place: {', '.join([*lost, *unknown][:5])}.")
+        if (dtype := options.get("dtype")) is not None:
+            model.to(dtype)
+        model.config._name_or_path = model.name_or_path = str(checkpoint)
+        policies.parse(policy).check(model.config.problem, model.stepper.exits)
+        return model.eval()
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, **options: Any) -> Any:
+        """Load a model folder (or a name on the Hub); every weight has to be there, and none too many.
+
+        Float32 unless `dtype` or a `device_map` is given, whatever the file holds: half precision is
+        slow on a CPU.
+        """
+        wants_report = options.pop("output_loading_info", False)
+        if "dtype" not in options and "torch_dtype" not in options and options.get("device_map") is None:
+            options["dtype"] = torch.float32
+        with loading(name):
+            model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
+        wrong = [f"{key} is missing" for key in sorted(report["missing_keys"])]
+        wrong += [f"{key} is not ours" for key in sorted(report["unexpected_keys"])]
+        if wrong:
+            rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+            raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
+        return (model, report) if wants_report else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
+        """Write an ordinary model folder: config, weights, tokenizer, and a model card if there is none."""
+        super().save_pretrained(save_directory, *args, **options)
+        folder = Path(save_directory)
+        if not options.get("is_main_process", True) or not folder.is_dir():
+            return
+        if self._tokenizer is not None or self._tokenizer_folder() is not None:
+            self.tokenizer.save_pretrained(folder)
+        if not (folder / "README.md").exists():
+            (folder / "README.md").write_text(card.model_card(self.config), encoding="utf-8")
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer that lies beside the weights, loaded when first needed; may be set."""
+        if self._tokenizer is None:
+            if not self.name_or_path:
+                raise BadModel("This model was not loaded from a folder: set model.tokenizer before it reads texts.")
+            with loading(self.name_or_path):
+                self._tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def _tokenizer_folder(self) -> Path | None:
+        folder = Path(self.name_or_path or "")
+        return folder if self.name_or_path and (folder / "tokenizer_config.json").is_file() else None
+
+    # -- how models answer -----------------------------------------------------------------------
+
+    @property
+    def stepper(self) -> TorchStepper:
+        """The backbone and its exits as the loop sees them."""
+        config: AdaptiveConfig = self.config
+        layers = [spec.layer for spec in config.exit_specs]
+        return TorchStepper(config.family, self.backbone, self.exits, layers, config.problem, config.faithful)
+
+    def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
+        """The policy of a call: the one given, or the config's, perhaps with another threshold; checked."""
+        chosen = self.config.exit_policy if policy is None else policies.parse(policy)
+        if threshold is not None:
+            chosen = chosen.with_threshold(threshold)
+        chosen.check(self.config.problem, self.stepper.exits, self.config.faithful)
+        if chosen.name == "learned" and not self.config.lte:
+            raise BadValue("Policy 'learned' needs an LTE module, and this model has none; train one or take another.")
+        return chosen
+
+    def answer(self, batch: Batch, policy: Policy, max_layers: int | None = None) -> Left:
+        """Run one batch through the loop."""
+        return run(self.stepper, batch, policy, max_layers)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        policy: str | Policy | None = None,
+        threshold: Threshold | None = None,
+        max_layers: int | None = None,
+        output_exits: bool = False,
+    ) -> AdaptiveOutput:
+        """Answer a batch; rows leave early in evaluation mode, by the config's policy unless one is given.
+
+        In training mode, with labels or with `output_exits`, every exit answers for every row. The loss
+        is the plain sum of the exits' losses. In evaluation mode `logits` are the policy's choice all
+        the same.
+        """
+        batch = {"input_ids": input_ids}
+        if attention_mask is not None:
+            batch["attention_mask"] = attention_mask
+        if token_type_ids is not None:
+            batch["token_type_ids"] = token_type_ids
+        stepper = self.stepper
+        chosen = None if self.training else self.choose(policy, threshold)
+        if chosen is not None and labels is None and not output_exits:
+            left = run(stepper, batch, chosen, max_layers)
+            return AdaptiveOutput(logits=left.logits, exit_layer=left.layer)
+        said = every_exit(stepper, batch)
+        loss = None
+        if labels is not None:
+            loss = torch.stack([exit_loss(one.logits, labels, one.problem) for one in self._trained(said)]).sum()
+        left = run(Replay(said), batch, policies.Never() if chosen is None else chosen, max_layers)
+        uncertainty = [one.uncertainty for one in said if one.uncertainty is not None]
+        return AdaptiveOutput(
+            loss=loss,
+            logits=left.logits,
+            exit_layer=left.layer,
+            exit_logits=torch.stack([one.logits for one in said], dim=1),
+            exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
+        )
+
+    def _trained(self, said: tuple[Said, ...]) -> list[Said]:
+        """The exits that a loss is for: all but a faithful model's last ramp, which no original trains."""
+        ramps = len(said) - len(self.config.exit_specs)
+        return [one for one in said if not (ramps and one.exit == len(said) - 1)]
+
+    def predict(
+        self,
+        texts: Iterable[Text],
+        *,
+        policy: str | Policy | None = None,
+        threshold: Threshold | None = None,
+        max_layers: int | None = None,
+        batch_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Iterator[Answer]:
+        """Answers to texts or pairs, in their order; `texts` may be an endless iterator.
+
+        Texts are read in chunks, sorted by length, and batched by a budget of tokens, so memory stays
+        bounded however many there are. Mistakes in the options raise here, not at the first answer.
+        """
+        from offramp.prediction import predict
+
+        chosen = self.choose(policy, threshold)
+        within_budget(self.stepper.exits, max_layers)
+        return predict(self, texts, chosen, max_layers=max_layers, batch_tokens=batch_tokens, progress=progress)
+
+
+AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
+AutoModelForSequenceClassification.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

@@ -1,0 +1,463 @@
+"""Who may leave: frozen dataclasses, pure functions of what the exits have said so far.
+
+| written                        | leaves at an exit when                                              |
+|--------------------------------|---------------------------------------------------------------------|
+| `entropy:0.2`                  | the entropy of its softmax (nats) is below the threshold            |
+| `confidence:0.9`               | its largest probability reaches the threshold                       |
+| `margin:0.8`                   | its two largest probabilities lie that far apart                    |
+| `patience:6`, `patience:3:0.1` | so many comparisons in a row agreed (regression: within a tolerance) |
+| `patience-confidence:2:0.3`    | the entropy was below the threshold at so many exits in a row       |
+| `vote:3`, `vote:1.5:0.5`       | one class has that many votes (divided by exits ** power)           |
+| `learned:0.1`                  | its LTE module's estimate that it is wrong is below the threshold   |
+| `layer:6`                      | it sits on that layer                                               |
+| `never`                        | it is the last one                                                  |
+
+Numbers are separated by colons; a threshold may be a list, one per exit: `entropy:0.1,0.2,0.4`.
+The last exit always leaves and is never asked, so its entry may be left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from offramp.errors import BadValue
+from offramp.registry import Registry
+from offramp.stepper import ExitPoint, Problem, Said
+
+__all__ = [
+    "POLICIES",
+    "Confidence",
+    "Entropy",
+    "Layer",
+    "Learned",
+    "Margin",
+    "Memory",
+    "Never",
+    "Patience",
+    "PatienceConfidence",
+    "Policy",
+    "Vote",
+    "entropy",
+    "from_dict",
+    "parse",
+]
+
+Memory = Mapping[str, Tensor]
+"""What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
+
+Threshold = float | tuple[float, ...]
+
+
+def entropy(logits: Tensor, problem: Problem = Problem.SINGLE_LABEL) -> Tensor:
+    """The entropy in nats of every row's answer: finite and not negative for any finite logits.
+
+    Single-label: of the softmax, between 0 and ln C. Multi-label: the mean over the labels of the
+    entropy of each yes or no.
+    """
+    if problem is Problem.MULTI_LABEL:
+        z = logits.double() if logits.dtype == torch.float64 else logits.float()
+        yes, no = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
+        return _plogp(yes).add(_plogp(no)).mean(-1).neg().clamp_min(0)
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    return _plogp(torch.log_softmax(z, dim=-1)).sum(-1).neg().clamp_min(0)
+
+
+def _plogp(log_p: Tensor) -> Tensor:
+    # a gap beyond the float range makes log p -inf; 0 · log 0 is 0
+    log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)
+    return log_p.exp() * log_p
+
+
+@dataclass(frozen=True)
+class Policy:
+    """From what the exits have said so far, who may leave.
+
+    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. The last exit is
+    never asked; everybody leaves there.
+    """
+
+    name: ClassVar[str]
+    example: ClassVar[str]  # how one is written
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Which rows leave at this exit, and what to remember of each row."""
+        raise NotImplementedError
+
+    def listens(self, point: ExitPoint) -> bool:
+        """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
+        return True
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse a model that this policy cannot serve."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and numbers, as they stand in a model's config."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"name": self.name} | {
+            key: list(value) if isinstance(value, tuple) else value for key, value in numbers.items()
+        }
+
+    def with_threshold(self, threshold: Threshold) -> Policy:
+        """The same policy with another threshold."""
+        if not any(field.name == "threshold" for field in fields(self)):
+            raise BadValue(f"Policy {self.name!r} has no threshold to set; name a policy that has one.")
+        return replace(self, threshold=threshold)  # type: ignore[call-arg]
+
+    def __str__(self) -> str:
+        numbers = [getattr(self, field.name) for field in fields(self)]
+        while numbers and numbers[-1] is None:
+            numbers.pop()
+        return ":".join([self.name, *(_written(number) for number in numbers)])
+
+
+def _written(number: float | tuple[float, ...] | None) -> str:
+    if isinstance(number, tuple):
+        return ",".join(f"{one:g}" for one in number)
+    return "" if number is None else f"{number:g}"
+
+
+def _number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValue(f"{policy}: {field} is {value!r}; it must be a number.")
+    if not math.isfinite(value) or not low <= value <= high:
+        upper = f"and {high:g}" if high < math.inf else "and finite"
+        raise BadValue(f"{policy}: {field} is {value}; it must lie between {low:g} {upper}.")
+    return float(value)
+
+
+def _count(policy: str, field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value < 1 or value % 1:
+        raise BadValue(f"{policy}: {field} is {value}; it must be a whole number, at least 1.")
+    return int(value)
+
+
+def _thresholds(policy: str, given: Any, limit: float) -> Threshold:
+    if not isinstance(given, list | tuple):
+        return _number(policy, "threshold", given, 0, limit)
+    if not given:
+        raise BadValue(f"{policy}: the list of thresholds is empty.")
+    return tuple(_number(policy, f"threshold {i}", one, 0, limit) for i, one in enumerate(given, 1))
+
+
+def _at(threshold: Threshold, exit_number: int) -> float:
+    return threshold[exit_number - 1] if isinstance(threshold, tuple) else threshold
+
+
+def _check_list(policy: str, threshold: Threshold, exits: Sequence[ExitPoint]) -> None:
+    # the last exit is never asked, so its entry may be missing
+    if isinstance(threshold, tuple) and len(threshold) not in (len(exits), len(exits) - 1):
+        raise BadValue(
+            f"{policy}: {len(threshold)} thresholds for {len(exits)} exits; give one number, or one per exit."
+        )
+
+
+def _refuse_regression(policy: str, problem: Problem, faithful: bool) -> None:
+    if problem is Problem.REGRESSION and not faithful:
+        raise BadValue(
+            f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
+            "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."
+        )
+
+
+@dataclass(frozen=True)
+class _ByThreshold(Policy):
+    """A policy with one threshold for all exits, or one per exit."""
+
+    limit: ClassVar[float] = 1.0
+    threshold: Threshold
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", _thresholds(self.name, self.threshold, self.limit))
+
+    def at(self, exit_number: int) -> float:
+        """The threshold of an exit, numbered from 1."""
+        return _at(self.threshold, exit_number)
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse a list of thresholds that does not fit the exits."""
+        _check_list(self.name, self.threshold, exits)
+
+
+@dataclass(frozen=True)
+class Entropy(_ByThreshold):
+    """Leave when the entropy of the answer is below `threshold`, strictly (DeeBERT, arXiv:2004.12993).
+
+    0 never leaves; above ln(classes) everybody leaves at the first exit.
+    """
+
+    name: ClassVar[str] = "entropy"
+    example: ClassVar[str] = "entropy:0.2"
+    limit: ClassVar[float] = math.inf
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's entropy with the exit's threshold."""
+        return entropy(said.logits, said.problem) < self.at(said.exit), {}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse regression (one output has no entropy) and lists that do not fit."""
+        super().check(problem, exits)
+        _refuse_regression(self.name, problem, faithful)
+
+
+@dataclass(frozen=True)
+class Confidence(_ByThreshold):
+    """Leave when the largest probability reaches `threshold`; multi-label: when every label is that sure."""
+
+    name: ClassVar[str] = "confidence"
+    example: ClassVar[str] = "confidence:0.9"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's largest probability with the exit's threshold."""
+        if said.problem is Problem.MULTI_LABEL:
+            sure = torch.sigmoid(said.logits.float().abs()).amin(-1)
+        else:
+            sure = torch.softmax(said.logits.float(), dim=-1).amax(-1)
+        return sure >= self.at(said.exit), {}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse regression and lists that do not fit."""
+        super().check(problem, exits)
+        _refuse_regression(self.name, problem, faithful)
+
+
+@dataclass(frozen=True)
+class Margin(_ByThreshold):
+    """Leave when the two largest probabilities lie `threshold` apart; multi-label: the smallest |2p − 1|."""
+
+    name: ClassVar[str] = "margin"
+    example: ClassVar[str] = "margin:0.8"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's margin with the exit's threshold."""
+        if said.problem is Problem.MULTI_LABEL:
+            apart = torch.sigmoid(said.logits.float()).mul(2).sub(1).abs().amin(-1)
+        else:
+            first, second = torch.softmax(said.logits.float(), dim=-1).topk(2, dim=-1).values.unbind(-1)
+            apart = first - second
+        return apart >= self.at(said.exit), {}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse regression and lists that do not fit."""
+        super().check(problem, exits)
+        _refuse_regression(self.name, problem, False)  # one output has no second class
+
+
+@dataclass(frozen=True)
+class Learned(_ByThreshold):
+    """Leave when the LTE module thinks the exit is unlikely to be wrong (BERxiT, EACL 2021).
+
+    The threshold is on the original's UNcertainty: low means leave, strictly below. Serves regression too.
+    """
+
+    name: ClassVar[str] = "learned"
+    example: ClassVar[str] = "learned:0.1"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's estimated uncertainty with the exit's threshold."""
+        if said.uncertainty is None:
+            raise BadValue(
+                "Policy 'learned' needs an LTE module, and this model has none; "
+                "train one (berxit-lte) or take another policy."
+            )
+        return said.uncertainty < self.at(said.exit), {}
+
+
+@dataclass(frozen=True)
+class Patience(Policy):
+    """Leave once `patience` comparisons in a row agreed (PABEE, arXiv:2006.04152).
+
+    An exit agrees with the one before on the class (multi-label: on the whole set of labels); in a
+    regression their difference is below `tolerance`. A disagreement starts again at 0.
+    """
+
+    name: ClassVar[str] = "patience"
+    example: ClassVar[str] = "patience:6"
+    patience: int = 6
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patience", _count(self.name, "patience", self.patience))
+        if self.tolerance is not None:
+            object.__setattr__(self, "tolerance", _number(self.name, "tolerance", self.tolerance, 0))
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count each row's agreements in a row."""
+        if said.problem is Problem.SINGLE_LABEL:
+            answer = said.logits.argmax(-1, keepdim=True)  # (rows, 1)
+        elif said.problem is Problem.MULTI_LABEL:
+            answer = said.logits > 0  # (rows, labels)
+        else:
+            answer = said.logits  # (rows, 1)
+        if memory is None:  # the first exit has nothing to compare with
+            streak = torch.zeros(len(answer), dtype=torch.long, device=answer.device)
+        else:
+            if said.problem is Problem.REGRESSION:
+                assert self.tolerance is not None  # check() saw to it
+                agrees = (answer - memory["answer"]).abs() < self.tolerance
+            else:
+                agrees = answer == memory["answer"]
+            streak = torch.where(agrees.all(-1), memory["streak"] + 1, 0)
+        return streak >= self.patience, {"answer": answer, "streak": streak}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse a regression without a tolerance."""
+        if problem is Problem.REGRESSION and self.tolerance is None:
+            raise BadValue(
+                "patience on a regression needs a tolerance: how close two exits must be to agree, "
+                "in the units of the answer. Write patience:3:0.1, for instance."
+            )
+
+
+@dataclass(frozen=True)
+class PatienceConfidence(Policy):
+    """Leave once the entropy was below `threshold` at `patience` exits in a row (PCEE).
+
+    Certainty has to last; the exits need not agree on the class.
+    """
+
+    name: ClassVar[str] = "patience-confidence"
+    example: ClassVar[str] = "patience-confidence:2:0.3"
+    patience: int
+    threshold: Threshold
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patience", _count(self.name, "patience", self.patience))
+        object.__setattr__(self, "threshold", _thresholds(self.name, self.threshold, math.inf))
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count each row's certain exits in a row."""
+        certain = entropy(said.logits, said.problem) < _at(self.threshold, said.exit)
+        streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
+        return streak >= self.patience, {"streak": streak}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse regression and lists that do not fit."""
+        _check_list(self.name, self.threshold, exits)
+        _refuse_regression(self.name, problem, faithful)
+
+
+@dataclass(frozen=True)
+class Vote(Policy):
+    """Leave when a class has `threshold` votes, each exit having one, divided by (exits so far) ** `power`."""
+
+    name: ClassVar[str] = "vote"
+    example: ClassVar[str] = "vote:3"
+    threshold: float = 3.0
+    power: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", _number(self.name, "threshold", self.threshold, 0))
+        object.__setattr__(self, "power", _number(self.name, "power", self.power, 0))
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count each row's votes per class."""
+        vote = torch.nn.functional.one_hot(said.logits.argmax(-1), said.logits.shape[-1])  # (rows, classes)
+        votes = vote if memory is None else memory["votes"] + vote
+        return votes.amax(-1) / said.exit**self.power >= self.threshold, {"votes": votes}
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse anything but single-label classification."""
+        if problem is not Problem.SINGLE_LABEL:
+            raise BadValue(
+                f"Policy 'vote' counts votes for one class; this model is a {problem.value.replace('_', ' ')}. "
+                "Use patience or learned."
+            )
+
+
+@dataclass(frozen=True)
+class Layer(Policy):
+    """Leave at a fixed layer: a static model of that depth."""
+
+    name: ClassVar[str] = "layer"
+    example: ClassVar[str] = "layer:6"
+    layer: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layer", _count(self.name, "layer", self.layer))
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Everybody leaves at that layer."""
+        return torch.full((len(said.logits),), said.layer == self.layer, device=said.logits.device), {}
+
+    def listens(self, point: ExitPoint) -> bool:
+        """Only to the exit on that layer."""
+        return point.layer == self.layer
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse a layer without an exit."""
+        layers = sorted({point.layer for point in exits})
+        if self.layer not in layers:
+            raise BadValue(f"No exit sits on layer {self.layer}; this model's exits are on {_listed(layers)}.")
+
+
+@dataclass(frozen=True)
+class Never(Policy):
+    """Nobody leaves before the last exit: the full model."""
+
+    name: ClassVar[str] = "never"
+    example: ClassVar[str] = "never"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Nobody leaves."""
+        return torch.zeros(len(said.logits), dtype=torch.bool, device=said.logits.device), {}
+
+    def listens(self, point: ExitPoint) -> bool:
+        """To no exit but the last, which always answers."""
+        return False
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ", ".join(str(layer) for layer in layers)
+
+
+POLICIES: Registry[type[Policy]] = Registry(
+    "policy", [Entropy, Confidence, Margin, Patience, PatienceConfidence, Vote, Learned, Layer, Never]
+)
+
+
+def from_dict(saved: Mapping[str, Any]) -> Policy:
+    """The policy that `to_dict` wrote."""
+    numbers = dict(saved)
+    name = numbers.pop("name", None)
+    if not isinstance(name, str):
+        raise BadValue(f"A policy needs a name; this one is {dict(saved)!r}.")
+    known = {field.name for field in fields(POLICIES[name])}
+    if unknown := sorted(set(numbers) - known):
+        raise BadValue(f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}.")
+    try:
+        return POLICIES[name](**numbers)
+    except TypeError:
+        raise BadValue(f"Policy {name!r} needs {_needs(POLICIES[name])}.") from None
+
+
+def parse(written: str | Policy) -> Policy:
+    """The policy that a user wrote, such as `entropy:0.2`, `patience:3:0.1` or `never`."""
+    if isinstance(written, Policy):
+        return written
+    name, *numbers = written.strip().split(":")
+    kind = POLICIES[name]
+    known = [field.name for field in fields(kind)]
+    if len(numbers) > len(known):
+        raise BadValue(f"{written!r} has too many numbers; policy {name!r} takes {_needs(kind)}.")
+    try:
+        values = {key: _read(number) for key, number in zip(known, numbers, strict=False)}
+    except ValueError:
+        raise BadValue(f"{written!r} is not a policy: after the name come numbers, as in {kind.example}.") from None
+    return from_dict({"name": name} | values)
+
+
+def _read(number: str) -> float | list[float]:
+    if "," in number:
+        return [float(one) for one in number.split(",")]
+    return float(number)
+
+
+def _needs(kind: type[Policy]) -> str:
+    names = [field.name for field in fields(kind)]
+    return f"{' and '.join(names) or 'no numbers'}, as in {kind.example}"

@@ -1,0 +1,233 @@
+"""From texts to answers: chunks of a stream, sorted by length, in batches of so many tokens."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from offramp.errors import BadInput, BadValue
+from offramp.policies import Policy
+from offramp.stepper import Batch, Problem
+
+if TYPE_CHECKING:
+    from offramp.model import AdaptiveModel
+
+__all__ = ["Answer", "Text", "batches_by_tokens", "predict"]
+
+Text = str | tuple[str, str]
+Ints = NDArray[np.int64]
+
+CHUNK = 4096  # texts that are sorted together; what bounds the memory of a long stream
+BATCH_TOKENS = 2048  # padded tokens in a batch
+
+logger = logging.getLogger("offramp")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One text's answer and the layer that it left at.
+
+    Single-label: `label` is the class, `score` its probability. Multi-label: `label` lists the labels above
+    one half, `score` is the largest probability. Regression: `label` is None, `score` is the value.
+    """
+
+    label: str | list[str] | None
+    score: float
+    exit_layer: int
+    _probabilities: list[float] = field(repr=False, compare=False)
+    _labels: tuple[str, ...] = field(repr=False, compare=False)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Every label's probability (regression: the value under the output's name)."""
+        return dict(zip(self._labels, self._probabilities, strict=True))
+
+
+def predict(
+    model: AdaptiveModel,
+    texts: Iterable[Text],
+    policy: Policy,
+    *,
+    max_layers: int | None = None,
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
+) -> Iterator[Answer]:
+    """Answers in the texts' order; at most one chunk of texts is in memory at a time."""
+    if isinstance(texts, str):
+        raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+    budget = BATCH_TOKENS if batch_tokens is None else batch_tokens
+    if budget < 1:
+        raise BadValue(f"batch_tokens is {budget}; it must be at least 1.")
+    return _stream(model, texts, policy, max_layers, budget, progress)
+
+
+def _stream(
+    model: AdaptiveModel,
+    texts: Iterable[Text],
+    policy: Policy,
+    max_layers: int | None,
+    budget: int,
+    progress: bool | None,
+) -> Iterator[Answer]:
+    tokens = Tokens(model)
+    total = len(texts) if isinstance(texts, Sized) else None
+    hidden = None if progress is None else not progress  # None: shown on a terminal, and only for long work
+    stream = iter(texts)
+    seen = 0
+    with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
+        while chunk := list(itertools.islice(stream, CHUNK)):
+            ids, types = tokens.read(chunk, seen)
+            yield from _answer_chunk(model, ids, types, policy, max_layers, budget, bar)
+            seen += len(chunk)
+    if tokens.cut:
+        are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
+        logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
+
+
+def _answer_chunk(
+    model: AdaptiveModel,
+    ids: Ragged,
+    types: Ragged | None,
+    policy: Policy,
+    max_layers: int | None,
+    budget: int,
+    bar: tqdm[None],
+) -> Iterator[Answer]:
+    order = np.argsort(ids.lengths, kind="stable")
+    logits, layers = [], []
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for start, stop in batches_by_tokens(ids.lengths[order], budget):
+                batch = _pad(ids, types, order[start:stop], model.tokenizer.pad_token_id or 0, model.device)
+                left = model.answer(batch, policy, max_layers)
+                logits.append(left.logits.float().cpu())
+                layers.append(left.layer.cpu())
+                bar.update(stop - start)
+    finally:
+        model.train(was_training)
+    back = torch.from_numpy(np.argsort(order))
+    yield from _answers(model, torch.cat(logits)[back], torch.cat(layers)[back])
+
+
+def _answers(model: AdaptiveModel, logits: Tensor, layers: Tensor) -> Iterator[Answer]:
+    labels, problem = model.config.labels, model.config.problem
+    exit_layers = layers.tolist()
+    if problem is Problem.REGRESSION:
+        for values, layer in zip(logits.tolist(), exit_layers, strict=True):
+            yield Answer(None, values[0], layer, values, labels)
+    elif problem is Problem.MULTI_LABEL:
+        chances = torch.sigmoid(logits)
+        for row, layer in zip(chances.tolist(), exit_layers, strict=True):
+            chosen = [label for label, p in zip(labels, row, strict=True) if p > 0.5]
+            yield Answer(chosen, max(row), layer, row, labels)
+    else:
+        chances = torch.softmax(logits, dim=-1)
+        best, which = chances.max(-1)
+        for score, index, layer, row in zip(best.tolist(), which.tolist(), exit_layers, chances.tolist(), strict=True):
+            yield Answer(labels[index], score, layer, row, labels)
+
+
+def batches_by_tokens(lengths: Ints, budget: int) -> Iterator[tuple[int, int]]:
+    """Cut ascending lengths into runs whose rows times longest row stay within the budget (one row always fits)."""
+    start = 0
+    while start < len(lengths):
+        most = max(1, budget // max(1, int(lengths[start])))
+        run = lengths[start : start + most]
+        fits = np.count_nonzero(run * np.arange(1, len(run) + 1) <= budget)  # ascending, so these come first
+        stop = start + max(1, int(fits))
+        yield start, stop
+        start = stop
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, end to end."""
+
+    values: Ints
+    lengths: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """Lay rows end to end."""
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        flat = itertools.chain.from_iterable(rows)
+        return cls(np.fromiter(flat, dtype=np.int64, count=int(lengths.sum())), lengths)
+
+    def padded(self, rows: Ints, pad: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Some rows as a table (rows, longest), and where it is real."""
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        columns = np.arange(max(1, int(lengths.max())))
+        real = columns < lengths[:, None]
+        cells = np.minimum(starts[:, None] + columns, max(0, len(self.values) - 1))
+        return np.where(real, self.values[cells], pad), real
+
+
+def _pad(ids: Ragged, types: Ragged | None, rows: Ints, pad: int, device: torch.device) -> Batch:
+    table, real = ids.padded(rows, pad)
+    batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
+    if types is not None:
+        batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
+    return {key: value.to(device) for key, value in batch.items()}
+
+
+class Tokens:
+    """A model's tokenizer, and how many texts it had to cut."""
+
+    def __init__(self, model: AdaptiveModel):
+        self.tokenizer = model.tokenizer
+        longest = model.config.family.max_length(model.config.backbone)
+        self.limit = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
+        self.cut = 0
+
+    def read(self, texts: Sequence[Text], seen: int) -> tuple[Ragged, Ragged | None]:
+        """Token ids and token types of a chunk; `seen` texts came before it."""
+        single = [_is_single(text, seen + number) for number, text in enumerate(texts, 1)]
+        if all(single):
+            ids, types = self._encode(list(texts), None)
+        elif not any(single):
+            ids, types = self._encode([text[0] for text in texts], [text[1] for text in texts])
+        else:  # both kinds in one chunk: encode each kind, then put them back in order
+            kinds = [self.read([text for text, one in zip(texts, single, strict=True) if one is kind], seen) for kind in (True, False)]
+            order = np.argsort(np.argsort(np.logical_not(single), kind="stable"), kind="stable")
+            return _merge([ids for ids, _ in kinds], order), _merge([types for _, types in kinds], order)
+        return Ragged.of(ids), None if types is None else Ragged.of(types)
+
+    def _encode(self, first: list[str], second: list[str] | None) -> tuple[list[list[int]], list[list[int]] | None]:
+        encoded = self.tokenizer(
+            first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
+        )
+        ids: list[list[int]] = encoded["input_ids"]
+        full = [index for index, row in enumerate(ids) if len(row) >= self.limit]
+        if full and encoded.encodings is not None:
+            full = [index for index in full if encoded.encodings[index].overflowing]
+        self.cut += len(full)
+        return ids, encoded.get("token_type_ids")
+
+
+def _is_single(text: Text, number: int) -> bool:
+    if isinstance(text, str):
+        return True
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return False
+    raise BadInput(f"Text {number} is {text!r:.60}; a text is a string or a pair of strings.")
+
+
+def _merge(parts: Sequence[Ragged | None], order: Ints) -> Ragged | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    whole = Ragged(np.concatenate([part.values for part in known]), np.concatenate([part.lengths for part in known]))
+    table, real = whole.padded(order, 0)
+    return Ragged(table[real], whole.lengths[order])

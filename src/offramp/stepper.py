@@ -1,0 +1,69 @@
+"""The seam: what the loop, the policies and the trace know of a model.
+
+A stepper is a backbone with its exits on one backend. It embeds a batch, advances it to an exit,
+and keeps some of its rows. What an exit answered is a `Said`; nobody above sees hidden states.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+__all__ = ["Batch", "ExitPoint", "Problem", "Said", "Stepper"]
+
+Batch = Mapping[str, Tensor]
+"""input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
+
+State = TypeVar("State")
+
+
+class Problem(enum.Enum):
+    """The kind of answer, named as Hugging Face's `problem_type` names it."""
+
+    SINGLE_LABEL = "single_label_classification"
+    MULTI_LABEL = "multi_label_classification"
+    REGRESSION = "regression"
+
+
+@dataclass(frozen=True)
+class ExitPoint:
+    """A place where rows may leave: its number and the layer that it sits on, both from 1."""
+
+    number: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one exit answered for the rows that reached it."""
+
+    exit: int  # its number, from 1
+    layer: int  # the layer that it sits on, from 1
+    problem: Problem
+    logits: Tensor  # (rows, classes)
+    uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
+
+
+class Stepper(Protocol[State]):
+    """A backbone with its exits: embed, advance, keep."""
+
+    @property
+    def exits(self) -> tuple[ExitPoint, ...]:
+        """From shallow to deep; the last one is the full model."""
+        ...
+
+    def embed(self, batch: Batch) -> State:
+        """Start a batch."""
+        ...
+
+    def advance(self, state: State, point: ExitPoint) -> tuple[State, Said]:
+        """Run the layers up to `point` and ask its exit."""
+        ...
+
+    def keep(self, state: State, rows: Tensor) -> State:
+        """Go on with these rows (indices into the state's rows, ascending)."""
+        ...

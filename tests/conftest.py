@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A tiny fine-tuned classifier per family, as its own library saved it, with a tokenizer."""
+    from tests.tiny import FAMILY_NAMES, save_classifier
+
+    root = tmp_path_factory.mktemp("classifiers")
+    return {name: save_classifier(name, root / name) for name in FAMILY_NAMES if name != "elasticbert"}
