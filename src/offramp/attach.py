@@ -103,6 +103,7 @@ def _load(
         model, report = kind.from_pretrained(
             checkpoint, config=backbone, output_loading_info=True, **({"dtype": torch.float32} | dict(options))
         )
+    backbone._attn_implementation = model.config._attn_implementation
     encoder = model.base_model if own else model
     missing = {key for key in report["missing_keys"] if not _is_pooler(key)}
     if missing:
@@ -135,15 +136,15 @@ def _config(backbone: PreTrainedConfig, family: Family, wanted: Wanted, own: boo
         if wanted.num_labels not in (None, len(labels)):
             raise BadValue(f"num_labels is {wanted.num_labels}, but {len(labels)} labels are named.")
         naming = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-    config = AdaptiveConfig(
+    return AdaptiveConfig(
         backbone=backbone,
+        attn_implementation=backbone._attn_implementation,
         exits=specs,
         policy=policies.parse(wanted.policy).to_dict(),
         lte=wanted.lte,
         problem_type=wanted.problem_type or (backbone.problem_type if own else None),
         **naming,
     )
-    return config
 
 
 def _style(family: Family, backbone: PreTrainedConfig, wanted: Wanted) -> tuple[str, str]:

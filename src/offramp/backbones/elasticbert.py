@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedConfig, PreTrainedModel
-from transformers.models.bert.modeling_bert import BertEmbeddings, BertEncoder, BertPooler
+from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedConfig
+from transformers.models.bert.modeling_bert import BertEmbeddings, BertEncoder, BertPooler, BertPreTrainedModel
 from transformers.utils import ModelOutput
 
 from offramp.backbones.bert import Bert
@@ -39,14 +39,11 @@ class ElasticBertOutput(ModelOutput):
     pooled: Tensor | None = None  # (rows, outputs, hidden)
 
 
-class ElasticBertModel(PreTrainedModel):  # type: ignore[misc]
+class ElasticBertModel(BertPreTrainedModel):  # type: ignore[misc]
     """The body of an ElasticBERT checkpoint; `num_hidden_layers=k, num_output_layers=1` loads its first k layers."""
 
     config_class = ElasticBertConfig
     base_model_prefix = "elasticbert"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
     _no_split_modules: ClassVar[list[str]] = ["BertEmbeddings", "BertLayer"]
     # heads of pre-training and of fine-tuning, and what a shallower body leaves behind
     _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = [

@@ -1,0 +1,229 @@
+"""How much of the computed speedup is really there: measured ÷ computed, per batch size.
+
+A random encoder, so that quality plays no part; every text's exit layer is drawn beforehand, uniformly over
+the exits, and forced. The policy computes its entropies all the same, so that the decision is paid for.
+All contestants share the encoder's weights, get the same length-sorted batches, tokenise inside the clock,
+and take turns on every batch; a figure is the median over the repeats.
+
+    python benchmarks/exit_efficiency.py [--texts FILE] [--heads pooler] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import pydoc_data.topics
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import BertWordPieceTokenizer
+from torch import Tensor
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+from offramp import AdaptiveModel
+from offramp.config import AdaptiveConfig, ExitSpec
+from offramp.policies import Memory, Never, Policy, entropy
+from offramp.stepper import Said
+
+Texts = list[str]
+FEW = (3, 6, 9, 12)
+
+
+@dataclass(frozen=True)
+class Forced(Policy):
+    """Lets every row go at a layer drawn beforehand, after computing the entropy that would decide."""
+
+    name: ClassVar[str] = "forced"
+    layers: Tensor  # (rows,)
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Leave where it was drawn."""
+        layers = self.layers if memory is None else memory["layers"]
+        certain = entropy(said.logits) < -1.0  # computed, never true
+        return (layers == said.layer) | certain, {"layers": layers}
+
+
+def built_in_texts() -> Texts:
+    """Sentences of Python's own documentation, which every Python carries."""
+    prose = " ".join(" ".join(pydoc_data.topics.topics.values()).split())
+    sentences = [sentence.strip() for sentence in re.split(r"(?<=[.!?]) ", prose)]
+    return [sentence for sentence in sentences if 20 <= len(sentence) <= 300 and sentence.isascii()]
+
+
+def read_texts(file: Path | None, count: int) -> Texts:
+    """`count` texts spread evenly over the file (one text per line) or over the built-in ones."""
+    lines = built_in_texts() if file is None else [line for line in file.read_text("utf-8").split("\n") if line.strip()]
+    step = max(1, len(lines) // count)
+    return lines[::step][:count]
+
+
+def make_tokenizer(texts: Texts) -> PreTrainedTokenizerFast:
+    """A WordPiece vocabulary of the texts themselves."""
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(texts, vocab_size=8000, show_progress=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=trainer._tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
+def make_plain(args: argparse.Namespace) -> BertForSequenceClassification:
+    """An ordinary Hugging Face classifier with random weights."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=8000,
+        hidden_size=args.hidden,
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.hidden // 32,
+        intermediate_size=4 * args.hidden,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def make_adaptive(plain: BertForSequenceClassification, heads: str, layers: Sequence[int]) -> AdaptiveModel:
+    """Exits on the same encoder: the very same weights in memory."""
+    pooling = "first" if heads == "pooler" else "mean"
+    config = AdaptiveConfig(backbone=plain.config, exits=[ExitSpec(layer, heads, pooling) for layer in layers])
+    model = AdaptiveModel(config).eval()
+    model.backbone = plain.bert
+    return model
+
+
+Contestant = Callable[[dict[str, Tensor], Tensor], Tensor]
+
+
+def contestants(
+    plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], drawn: dict[str, Tensor]
+) -> dict[str, Contestant]:
+    """Who runs: the plain model twice, and for each set of exits never and forced."""
+    never = Never()
+    runs: dict[str, Contestant] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
+    for name, model in models.items():
+        runs[f"never {name}"] = lambda batch, rows, model=model: model.answer(batch, never).logits
+        runs[f"adaptive {name}"] = lambda batch, rows, model=model, layers=drawn[name]: (
+            model.answer(batch, Forced(layers[rows])).logits
+        )
+    return runs
+
+
+def race(
+    runs: dict[str, Contestant], tokenizer: PreTrainedTokenizerFast, texts: Texts, order: Tensor, batch: int, repeats: int
+) -> dict[str, float]:
+    """Texts per second of each contestant: they take turns on every batch; medians over the repeats."""
+    cuts = [order[start : start + batch] for start in range(0, len(order), batch)]
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for repeat in range(-1, repeats):  # one round to warm up
+        spent = dict.fromkeys(runs, 0.0)
+        for number, rows in enumerate(cuts):
+            chosen = [texts[row] for row in rows.tolist()]
+            turn = (number + repeat) % len(names)
+            for name in names[turn:] + names[:turn]:
+                start = time.perf_counter()
+                encoded = tokenizer(chosen, padding=True, return_tensors="pt")
+                runs[name](dict(encoded), rows)
+                spent[name] += time.perf_counter() - start
+        if repeat >= 0:
+            for name, took in spent.items():
+                seconds[name].append(took)
+    return {name: len(order) / statistics.median(took) for name, took in seconds.items()}
+
+
+def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict[str, float]:
+    """One line of the result."""
+    return {
+        "batch": batch,
+        "plain": speed["plain"],
+        "plain_again": speed["plain again"],
+        "never": speed[f"never {name}"],
+        "adaptive": speed[f"adaptive {name}"],
+        "computed_speedup": computed,
+        "measured_speedup": speed[f"adaptive {name}"] / speed["plain"],
+    }
+
+
+def show(title: str, rows: Sequence[dict[str, float]]) -> None:
+    """The table."""
+    print(f"\n{title}")
+    print(f"{'batch':>5} {'plain/s':>9} {'again/s':>9} {'never/s':>9} {'adapt/s':>9} {'never':>6} {'computed':>8} {'measured':>8} {'ratio':>6}")
+    for one in rows:
+        ratio = one["measured_speedup"] / one["computed_speedup"]
+        print(
+            f"{one['batch']:>5} {one['plain']:>9.1f} {one['plain_again']:>9.1f} {one['never']:>9.1f} {one['adaptive']:>9.1f} "
+            f"{one['never'] / one['plain']:>6.3f} {one['computed_speedup']:>8.3f} {one['measured_speedup']:>8.3f} {ratio:>6.3f}"
+        )
+
+
+def main() -> None:
+    """Parse, race, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=Path, help="a file with one text per line; default: sentences of Python's documentation")
+    parser.add_argument("--count", type=int, default=384, help="how many texts (%(default)s)")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--heads", choices=["linear", "pooler"], default="linear", help="linear on the mean (ours), or pooler on the first token (the originals')")
+    parser.add_argument("--batches", default="1,8,32,64", help="batch sizes (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+
+    texts = read_texts(args.texts, args.count)
+    tokenizer = make_tokenizer(texts)
+    lengths = torch.tensor([len(ids) for ids in tokenizer(texts)["input_ids"]])
+    order = lengths.argsort()
+    plain = make_plain(args)
+    few = tuple(args.layers * quarter // 4 for quarter in (1, 2, 3, 4))
+    exits = {"all": tuple(range(1, args.layers + 1)), "few": few}
+    models = {name: make_adaptive(plain, args.heads, layers) for name, layers in exits.items()}
+    draw = np.random.default_rng(args.seed)
+    drawn = {name: torch.from_numpy(draw.choice(layers, size=len(texts))) for name, layers in exits.items()}
+    computed = {name: args.layers / float(drawn[name].float().mean()) for name in exits}
+
+    about: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "cpu": _cpu(),
+        "threads": args.threads,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "texts": len(texts),
+        "mean_tokens": float(lengths.float().mean()),
+        "layers": args.layers,
+        "hidden": args.hidden,
+        "heads": args.heads,
+        "repeats": args.repeats,
+    }
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    rows: list[dict[str, float]] = []
+    rows_few: list[dict[str, float]] = []
+    with torch.inference_mode():
+        for batch in (int(one) for one in args.batches.split(",")):
+            speed = race(contestants(plain, models, drawn), tokenizer, texts, order, batch, args.repeats)
+            rows.append(row(batch, speed, "all", computed["all"]))
+            rows_few.append(row(batch, speed, "few", computed["few"]))
+    show(f"exits on all {args.layers} layers", rows)
+    show(f"exits on {', '.join(str(layer) for layer in few)}", rows_few)
+    if args.json:
+        args.json.write_text(json.dumps({"about": about, "rows": rows, "rows_few": rows_few}, indent=2) + "\n", "utf-8")
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
