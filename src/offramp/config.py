@@ -14,13 +14,17 @@ from offramp.backbones import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.stepper import Problem
 
-__all__ = ["HEADS", "POOLINGS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
+__all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
 
 HEADS = {
     "linear": "a linear classifier on what it reads",
     "pooler": "a dense tanh layer of its own before the classifier",
     "shared": "a classifier of its own behind one dense tanh layer that all exits share",
     "family": "the head that the family's own classifier has",
+}
+RAMPS = {
+    "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
+    "judges": "BERxiT: its pooler is what LTE reads on the last layer",
 }
 POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
@@ -52,8 +56,8 @@ class AdaptiveConfig(PreTrainedConfig):
     exits: list[Any] | None = None  # one {"layer", "head", "pooling"} per exit; default: every layer
     policy: dict[str, Any] | None = None  # name and numbers; default: never
     lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
-    ramp: bool = False  # a converted checkpoint's never-trained head on the last layer
-    faithful: bool = False  # let that ramp answer and drop our refusals, as the originals did
+    ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
+    faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -63,6 +67,8 @@ class AdaptiveConfig(PreTrainedConfig):
         specs = [spec if isinstance(spec, ExitSpec) else ExitSpec(**spec) for spec in self.exits]
         exit_layers([spec.layer for spec in specs], depth)
         self.exits = [asdict(spec) for spec in specs]
+        if self.ramp is not None and self.ramp not in RAMPS:
+            raise UnknownName("ramp", self.ramp, RAMPS)
         if self.policy is None:
             self.policy = policies.Never().to_dict()
         if self.problem_type is None:

@@ -60,18 +60,10 @@ def entropy(logits: Tensor, problem: Problem = Problem.SINGLE_LABEL) -> Tensor:
     Single-label: of the softmax, between 0 and ln C. Multi-label: the mean over the labels of the
     entropy of each yes or no.
     """
-    if problem is Problem.MULTI_LABEL:
-        z = logits.double() if logits.dtype == torch.float64 else logits.float()
-        yes, no = torch.nn.functional.logsigmoid(z), torch.nn.functional.logsigmoid(-z)
-        return _plogp(yes).add(_plogp(no)).mean(-1).neg().clamp_min(0)
     z = logits if logits.dtype == torch.float64 else logits.float()
-    return _plogp(torch.log_softmax(z, dim=-1)).sum(-1).neg().clamp_min(0)
-
-
-def _plogp(log_p: Tensor) -> Tensor:
-    # a gap beyond the float range makes log p -inf; 0 · log 0 is 0
-    log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)
-    return log_p.exp() * log_p
+    if problem is Problem.MULTI_LABEL:
+        return torch.special.entr(torch.sigmoid(torch.stack([z, -z]))).sum(0).mean(-1)
+    return torch.special.entr(torch.softmax(z, dim=-1)).sum(-1)  # entr(0) is 0, so no 0 · log 0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ __all__ = ["TorchStepper"]
 class TorchStepper:
     """The seam over PyTorch modules: the family steps the encoder, the heads answer.
 
-    With `faithful`, the last layer's ramp stands before the classifier as an exit of its own on the same
+    With `ramp_answers`, the last layer's ramp stands before the classifier as an exit of its own on the same
     layer: it may let rows go first, as the originals' never-trained last highway did.
     """
 
@@ -28,13 +28,13 @@ class TorchStepper:
     modules: Exits
     layers: Sequence[int]  # the layers that have an exit
     problem: Problem
-    faithful: bool = False
+    ramp_answers: bool = False
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
-        """One per head; with `faithful`, the ramp before the last."""
+        """One per head; with `ramp_answers`, the ramp before the last."""
         layers = list(self.layers)
-        if self.faithful and self._ramp is not None:
+        if self.ramp_answers:
             layers.append(layers[-1])
         return tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
 
@@ -51,7 +51,7 @@ class TorchStepper:
         state = self.family.step(self.encoder, state, point.layer)
         head: Head = self.modules[str(point.layer)]  # type: ignore[assignment]
         ramp = self._ramp if point.layer == self.layers[-1] else None
-        if ramp is not None and self.faithful and point.number == len(self.layers):
+        if ramp is not None and self.ramp_answers and point.number == len(self.layers):
             head = ramp
         index = min(point.number, len(self.layers)) - 1
         shared = self.modules["shared"] if self.modules.is_shared[index] else None

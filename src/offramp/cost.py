@@ -1,0 +1,45 @@
+"""What a set of rows has spent, counted in layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["LayerCost", "layer_cost"]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Layers run by rows of a model of `depth` layers; heads and embeddings are not in it."""
+
+    depth: int
+    rows_per_layer: tuple[int, ...]  # how many rows left at layer 1, 2, …
+
+    @property
+    def mean_layers(self) -> float:
+        """The mean exit layer."""
+        rows = sum(self.rows_per_layer)
+        return sum(layer * count for layer, count in enumerate(self.rows_per_layer, 1)) / rows
+
+    @property
+    def layers_run(self) -> float:
+        """The share of layers that were run; DeeBERT and BERxiT print it as "Expected saving"."""
+        return self.mean_layers / self.depth
+
+    @property
+    def saved(self) -> float:
+        """The share of layers that were not run; PABEE prints it as "Speed Up"."""
+        return 1 - self.layers_run
+
+    @property
+    def speedup(self) -> float:
+        """Depth over mean layers: the limit of what can be measured."""
+        return self.depth / self.mean_layers
+
+
+def layer_cost(exit_layers: Tensor, depth: int) -> LayerCost:
+    """Count where rows left; `exit_layers` (rows,) from 1."""
+    counts = torch.bincount(exit_layers.long().cpu(), minlength=depth + 1)[1:]
+    return LayerCost(depth, tuple(int(count) for count in counts))
