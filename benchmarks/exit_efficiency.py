@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +37,6 @@ from offramp.policies import Memory, Never, Policy, entropy
 from offramp.stepper import Said
 
 Texts = list[str]
-FEW = (3, 6, 9, 12)
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,28 @@ def contestants(
     plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], drawn: dict[str, Tensor]
 ) -> dict[str, Contestant]:
     """Who runs: the plain model twice, and for each set of exits never and forced."""
-    never = Never()
     runs: dict[str, Contestant] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
     for name, model in models.items():
-        runs[f"never {name}"] = lambda batch, rows, model=model: model.answer(batch, never).logits
-        runs[f"adaptive {name}"] = lambda batch, rows, model=model, layers=drawn[name]: (
-            model.answer(batch, Forced(layers[rows])).logits
-        )
+        runs[f"never {name}"] = partial(_never, model)
+        runs[f"adaptive {name}"] = partial(_forced, model, drawn[name])
     return runs
 
 
+def _never(model: AdaptiveModel, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
+    return model.answer(batch, Never()).logits
+
+
+def _forced(model: AdaptiveModel, layers: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
+    return model.answer(batch, Forced(layers[rows])).logits
+
+
 def race(
-    runs: dict[str, Contestant], tokenizer: PreTrainedTokenizerFast, texts: Texts, order: Tensor, batch: int, repeats: int
+    runs: dict[str, Contestant],
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Texts,
+    order: Tensor,
+    batch: int,
+    repeats: int,
 ) -> dict[str, float]:
     """Texts per second of each contestant: they take turns on every batch; medians over the repeats."""
     cuts = [order[start : start + batch] for start in range(0, len(order), batch)]
@@ -154,23 +164,30 @@ def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict
 def show(title: str, rows: Sequence[dict[str, float]]) -> None:
     """The table."""
     print(f"\n{title}")
-    print(f"{'batch':>5} {'plain/s':>9} {'again/s':>9} {'never/s':>9} {'adapt/s':>9} {'never':>6} {'computed':>8} {'measured':>8} {'ratio':>6}")
+    print(
+        f"{'batch':>5} {'plain/s':>9} {'again/s':>9} {'never/s':>9} {'adapt/s':>9} {'never':>6} {'computed':>8} {'measured':>8} {'ratio':>6}"
+    )
     for one in rows:
-        ratio = one["measured_speedup"] / one["computed_speedup"]
-        print(
-            f"{one['batch']:>5} {one['plain']:>9.1f} {one['plain_again']:>9.1f} {one['never']:>9.1f} {one['adaptive']:>9.1f} "
-            f"{one['never'] / one['plain']:>6.3f} {one['computed_speedup']:>8.3f} {one['measured_speedup']:>8.3f} {ratio:>6.3f}"
-        )
+        speeds = [one[key] for key in ("plain", "plain_again", "never", "adaptive")]
+        ratios = [one["never"] / one["plain"], one["computed_speedup"], one["measured_speedup"]]
+        ratios.append(one["measured_speedup"] / one["computed_speedup"])
+        line = "".join(f"{speed:>10.1f}" for speed in speeds) + "".join(f"{ratio:>10.3f}" for ratio in ratios)
+        print(f"{one['batch']:>5}{line}")
 
 
 def main() -> None:
     """Parse, race, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, help="a file with one text per line; default: sentences of Python's documentation")
+    parser.add_argument("--texts", type=Path, help="one text per line (Python's documentation)")
     parser.add_argument("--count", type=int, default=384, help="how many texts (%(default)s)")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=384)
-    parser.add_argument("--heads", choices=["linear", "pooler"], default="linear", help="linear on the mean (ours), or pooler on the first token (the originals')")
+    parser.add_argument(
+        "--heads",
+        choices=["linear", "pooler"],
+        default="linear",
+        help="ours or the originals'",
+    )
     parser.add_argument("--batches", default="1,8,32,64", help="batch sizes (%(default)s)")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -76,7 +76,9 @@ class Case:
 
     @property
     def batch(self) -> dict[str, Tensor]:
-        return {key: self.inputs[key] for key in ("input_ids", "attention_mask", "token_type_ids") if key in self.inputs}
+        return {
+            key: self.inputs[key] for key in ("input_ids", "attention_mask", "token_type_ids") if key in self.inputs
+        }
 
     @property
     def depth(self) -> int:
@@ -92,7 +94,7 @@ class Case:
         """The checkpoint, converted and loaded as a user would."""
         with tempfile.TemporaryDirectory() as folder:
             convert(self.folder / "checkpoint", Path(folder) / "model", options=Options(**options))
-            return AdaptiveModel.from_pretrained(Path(folder) / "model")  # type: ignore[no-any-return]
+            return AdaptiveModel.from_pretrained(Path(folder) / "model")
 
 
 Check = tuple[str, bool, str]
@@ -146,7 +148,8 @@ def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
     """The last layer's highway: the last exit's ramp; in a faithful DeeBERT or RomeBERT an exit before the last."""
     with torch.inference_mode():
         *_, state = _states(faithful, case.batch)
-        head = faithful.exits[str(case.depth)].ramp
+        head = faithful.exits.head(case.depth).ramp
+        assert head is not None
         ramp = head(head.features(state)).unsqueeze(0)
         if case.about["kind"] != "berxit":
             every = faithful(**case.batch, output_exits=True).exit_logits
@@ -159,8 +162,8 @@ def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
 
 def policy_of(run: dict[str, Any]) -> Policy:
     """The design's policy for a run of the original."""
-    threshold = run.get("threshold")
-    threshold = tuple(threshold) if isinstance(threshold, list) else threshold
+    given = run.get("threshold", 0.0)
+    threshold = tuple(given) if isinstance(given, list) else given
     if run["policy"] == "entropy":
         return policies.Entropy(threshold)
     if run["policy"] == "lte":
@@ -253,7 +256,7 @@ def checks_of_released(case: Case) -> Iterator[Check]:
     converted = case.model()
     with torch.inference_mode():
         states = list(_states(converted, case.batch))
-        pooled = [converted.exits[str(i)].features(state) for i, state in enumerate(states, 1)]
+        pooled = [converted.exits.head(i).features(state) for i, state in enumerate(states, 1)]
         whole = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**case.batch)
     if (wanted := case.take("pooled")) is not None:
         yield close("pooled, Auto class", whole.pooled.transpose(0, 1), wanted)

@@ -35,7 +35,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "xlm-roberta": XLMRobertaConfig(**SHAPE, pad_token_id=0),
     "albert": AlbertConfig(**SHAPE, embedding_size=8, num_hidden_groups=2, inner_group_num=2),
     "elasticbert": ElasticBertConfig(**SHAPE, num_output_layers=LAYERS, max_output_layers=LAYERS),
-    "distilbert": DistilBertConfig(vocab_size=40, dim=16, n_layers=LAYERS, n_heads=4, hidden_dim=24, max_position_embeddings=40),
+    "distilbert": DistilBertConfig(
+        vocab_size=40, dim=16, n_layers=LAYERS, n_heads=4, hidden_dim=24, max_position_embeddings=40
+    ),
     "electra": ElectraConfig(**SHAPE, embedding_size=8),
     "deberta-v2": DebertaV2Config(
         **SHAPE,

@@ -181,7 +181,7 @@ def _heads(
         if family.pre_norm and spec is not specs[-1]:
             copy("final_norm", f"exits.{spec.layer}.input_norm")
     if source is not None:
-        own = family.own_head(config.backbone)  # type: ignore[arg-type]
+        own = family.own_head(config.backbone)
         last = f"exits.{specs[-1].layer}"
         copy(own.dense, f"{last}.dense", source)
         copy(own.dense_norm, f"{last}.dense_norm", source)

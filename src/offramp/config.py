@@ -52,7 +52,7 @@ class AdaptiveConfig(PreTrainedConfig):
         "backbone": SubConfigSpec(AutoConfig, model_type="bert")
     }
 
-    backbone: dict[str, Any] | PreTrainedConfig | None = None
+    backbone: Any = None  # the encoder's own config (or its dict, which becomes one)
     exits: list[Any] | None = None  # one {"layer", "head", "pooling"} per exit; default: every layer
     policy: dict[str, Any] | None = None  # name and numbers; default: never
     lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
@@ -71,24 +71,24 @@ class AdaptiveConfig(PreTrainedConfig):
             raise UnknownName("ramp", self.ramp, RAMPS)
         if self.policy is None:
             self.policy = policies.Never().to_dict()
-        if self.problem_type is None:
-            self.problem_type = "regression" if self.num_labels == 1 else "single_label_classification"
+        if getattr(self, "problem_type", None) is None:
+            self.problem_type: str | None = "regression" if self.num_labels == 1 else "single_label_classification"
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
     @property
     def family(self) -> Family:
         """How the backbone is stepped."""
-        return FAMILIES[self.backbone.model_type]  # type: ignore[union-attr]
+        return FAMILIES[self.backbone.model_type]
 
     @property
     def num_layers(self) -> int:
         """The backbone's depth."""
-        return int(self.backbone.num_hidden_layers)  # type: ignore[union-attr]
+        return int(self.backbone.num_hidden_layers)
 
     @property
     def hidden_size(self) -> int:
         """The backbone's width."""
-        return int(self.backbone.hidden_size)  # type: ignore[union-attr]
+        return int(self.backbone.hidden_size)
 
     @property
     def exit_specs(self) -> tuple[ExitSpec, ...]:

@@ -31,6 +31,7 @@ class Head(nn.Module):
         self.dense_norm = _norm(size, shape.dense_norm_eps, shape.norm_bias)
         self.dropout = nn.Dropout(shape.dropout)
         self.classifier = nn.Linear(size, labels)
+        self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
     def features(self, inside: Inside, shared: nn.Module | None = None) -> Tensor:
         """The classifier's input, (rows, hidden size)."""
@@ -44,11 +45,11 @@ class Head(nn.Module):
             read = self.activation(self.dense(self.input_dropout(read)))
             if self.dense_norm is not None:
                 read = self.dense_norm(read)
-        return self.dropout(read)  # type: ignore[no-any-return]
+        return self.dropout(read)
 
     def forward(self, features: Tensor) -> Tensor:
         """The logits, (rows, classes)."""
-        return self.classifier(features)  # type: ignore[no-any-return]
+        return self.classifier(features)
 
 
 class SharedPooler(nn.Module):
@@ -79,16 +80,22 @@ class Exits(nn.ModuleDict):
             self["lte"] = nn.Linear(config.hidden_size, 1)
         if config.ramp:
             ramp = _shape(config, ExitSpec(specs[-1].layer, "pooler", "first"), is_last=True)
-            self[str(specs[-1].layer)].ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
-        self.is_shared = tuple(spec.head == "shared" for spec in specs)
+            self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
+        self.shares_pooler = tuple(spec.head == "shared" for spec in specs)
+
+    def head(self, layer: int) -> Head:
+        """The head on a layer."""
+        head = self[str(layer)]
+        assert isinstance(head, Head)
+        return head
 
 
 def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
     family, backbone = config.family, config.backbone
-    own = family.head_shape(backbone)  # type: ignore[arg-type]
+    own = family.head_shape(backbone)
     shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
-        shape = replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))  # type: ignore[union-attr]
+        shape = replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
     return shape
 
 

@@ -25,7 +25,9 @@ def loading(name: str | os.PathLike[str]) -> Iterator[None]:
     except OfframpError:
         raise
     except SafetensorError as err:
-        raise BadModel(f"{name}: model.safetensors is truncated or corrupt ({_line(err)}); copy or save it again.") from err
+        raise BadModel(
+            f"{name}: model.safetensors is truncated or corrupt ({_line(err)}); copy or save it again."
+        ) from err
     except pickle.UnpicklingError as err:
         raise BadModel(
             f"{name}: the .bin file holds more than plain tensors; it was not executed. "

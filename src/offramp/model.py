@@ -48,7 +48,7 @@ class AdaptiveOutput(ModelOutput):
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
 
 
-class AdaptiveModel(PreTrainedModel):  # type: ignore[misc]
+class AdaptiveModel(PreTrainedModel):
     """An encoder that can be stepped, exits that can answer, and a policy that says who may leave.
 
     >>> from offramp import AdaptiveModel
@@ -66,7 +66,7 @@ class AdaptiveModel(PreTrainedModel):  # type: ignore[misc]
 
     def __init__(self, config: AdaptiveConfig):
         super().__init__(config)
-        self.backbone: nn.Module = config.family.build(config.backbone)  # type: ignore[arg-type]
+        self.backbone: nn.Module = config.family.build(config.backbone)
         self.exits = Exits(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self.post_init()

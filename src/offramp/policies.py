@@ -421,7 +421,9 @@ def from_dict(saved: Mapping[str, Any]) -> Policy:
         raise BadValue(f"A policy needs a name; this one is {dict(saved)!r}.")
     known = {field.name for field in fields(POLICIES[name])}
     if unknown := sorted(set(numbers) - known):
-        raise BadValue(f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}.")
+        raise BadValue(
+            f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}."
+        )
     try:
         return POLICIES[name](**numbers)
     except TypeError:

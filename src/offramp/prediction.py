@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ def _answer_chunk(
     policy: Policy,
     max_layers: int | None,
     budget: int,
-    bar: tqdm[None],
+    bar: Any,
 ) -> Iterator[Answer]:
     order = np.argsort(ids.lengths, kind="stable")
     logits, layers = [], []
@@ -194,17 +194,18 @@ class Tokens:
     def read(self, texts: Sequence[Text], seen: int) -> tuple[Ragged, Ragged | None]:
         """Token ids and token types of a chunk; `seen` texts came before it."""
         single = [_is_single(text, seen + number) for number, text in enumerate(texts, 1)]
-        if all(single):
-            ids, types = self._encode(list(texts), None)
-        elif not any(single):
-            ids, types = self._encode([text[0] for text in texts], [text[1] for text in texts])
-        else:  # both kinds in one chunk: encode each kind, then put them back in order
-            kinds = [self.read([text for text, one in zip(texts, single, strict=True) if one is kind], seen) for kind in (True, False)]
-            order = np.argsort(np.argsort(np.logical_not(single), kind="stable"), kind="stable")
-            return _merge([ids for ids, _ in kinds], order), _merge([types for _, types in kinds], order)
-        return Ragged.of(ids), None if types is None else Ragged.of(types)
+        ids: list[list[int]] = [[]] * len(texts)
+        types: list[list[int]] = [[]] * len(texts)
+        for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
+            rows = [row for row, one in enumerate(single) if one is kind]
+            first = [texts[row] if kind else texts[row][0] for row in rows]
+            encoded = self._encode(first, None if kind else [texts[row][1] for row in rows])
+            for row, *found in zip(rows, *encoded, strict=True):
+                ids[row], types[row] = found
+        has_types = "token_type_ids" in self.tokenizer.model_input_names
+        return Ragged.of(ids), Ragged.of(types) if has_types else None
 
-    def _encode(self, first: list[str], second: list[str] | None) -> tuple[list[list[int]], list[list[int]] | None]:
+    def _encode(self, first: list[Any], second: list[Any] | None) -> tuple[list[list[int]], list[list[int]]]:
         encoded = self.tokenizer(
             first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
         )
@@ -213,7 +214,7 @@ class Tokens:
         if full and encoded.encodings is not None:
             full = [index for index in full if encoded.encodings[index].overflowing]
         self.cut += len(full)
-        return ids, encoded.get("token_type_ids")
+        return ids, encoded.get("token_type_ids", ids)
 
 
 def _is_single(text: Text, number: int) -> bool:
@@ -222,12 +223,3 @@ def _is_single(text: Text, number: int) -> bool:
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return False
     raise BadInput(f"Text {number} is {text!r:.60}; a text is a string or a pair of strings.")
-
-
-def _merge(parts: Sequence[Ragged | None], order: Ints) -> Ragged | None:
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    whole = Ragged(np.concatenate([part.values for part in known]), np.concatenate([part.lengths for part in known]))
-    table, real = whole.padded(order, 0)
-    return Ragged(table[real], whole.lengths[order])

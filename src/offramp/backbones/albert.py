@@ -33,10 +33,10 @@ class Albert(Family):
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Embeddings, projected to the hidden size."""
         narrow = encoder.embeddings(input_ids=ids, token_type_ids=types)
-        return encoder.encoder.embedding_hidden_mapping_in(narrow)  # type: ignore[no-any-return]
+        return encoder.encoder.embedding_hidden_mapping_in(narrow)
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One application of the group that this layer belongs to, all its inner layers in order."""
         config = encoder.config
         group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
-        return encoder.encoder.albert_layer_groups[group](inside.hidden, inside.attention)  # type: ignore[no-any-return]
+        return encoder.encoder.albert_layer_groups[group](inside.hidden, inside.attention)

@@ -34,11 +34,11 @@ class Bert(Family):
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words, positions, token types."""
-        return encoder.embeddings(input_ids=ids, token_type_ids=types)  # type: ignore[no-any-return]
+        return encoder.embeddings(input_ids=ids, token_type_ids=types)
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
-        return encoder.encoder.layer[index](inside.hidden, inside.attention)  # type: ignore[no-any-return]
+        return encoder.encoder.layer[index](inside.hidden, inside.attention)
 
 
 class Roberta(Bert):
@@ -102,8 +102,8 @@ class DistilBert(Family):
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words and positions."""
-        return encoder.embeddings(ids)  # type: ignore[no-any-return]
+        return encoder.embeddings(ids)
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
-        return encoder.transformer.layer[index](inside.hidden, inside.attention)  # type: ignore[no-any-return]
+        return encoder.transformer.layer[index](inside.hidden, inside.attention)

@@ -36,17 +36,17 @@ class DebertaV2(Family):
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Embeddings; padding is set to zero."""
         types = torch.zeros_like(ids) if types is None else types
-        return encoder.embeddings(input_ids=ids, token_type_ids=types, mask=mask)  # type: ignore[no-any-return]
+        return encoder.embeddings(input_ids=ids, token_type_ids=types, mask=mask)
 
     def attention(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
         """A Boolean mask (rows or 1, 1, length, length); these layers take no None."""
         if mask is None:
             return torch.ones((1, 1, hidden.shape[1], hidden.shape[1]), dtype=torch.bool, device=hidden.device)
-        return encoder.encoder.get_attention_mask(mask.long()).bool()  # type: ignore[no-any-return]
+        return encoder.encoder.get_attention_mask(mask.long()).bool()
 
     def extra(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Mapping[str, Tensor]:
         """Relative positions (1, length, length) and their embeddings; for the convolution its inputs."""
-        extra = {}
+        extra: dict[str, Tensor] = {}
         positions = encoder.encoder.get_rel_pos(hidden)
         if positions is not None:
             extra |= {"positions": positions, "embeddings": encoder.encoder.get_rel_embedding()}

@@ -39,7 +39,7 @@ class ElasticBertOutput(ModelOutput):
     pooled: Tensor | None = None  # (rows, outputs, hidden)
 
 
-class ElasticBertModel(BertPreTrainedModel):  # type: ignore[misc]
+class ElasticBertModel(BertPreTrainedModel):
     """The body of an ElasticBERT checkpoint; `num_hidden_layers=k, num_output_layers=1` loads its first k layers."""
 
     config_class = ElasticBertConfig
@@ -62,7 +62,7 @@ class ElasticBertModel(BertPreTrainedModel):  # type: ignore[misc]
             raise BadModel(f"ElasticBERT with {config.position_embedding_type!r} positions is not supported.")
         if config.num_output_layers > config.num_hidden_layers:
             raise BadModel(
-                f"num_output_layers is {config.num_output_layers}, but only {config.num_hidden_layers} layers are built."
+                f"num_output_layers is {config.num_output_layers}, but {config.num_hidden_layers} layers are built."
             )
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
@@ -75,7 +75,7 @@ class ElasticBertModel(BertPreTrainedModel):  # type: ignore[misc]
 
     def get_input_embeddings(self) -> nn.Module:
         """The word embeddings."""
-        return self.embeddings.word_embeddings  # type: ignore[no-any-return]
+        return self.embeddings.word_embeddings
 
     def forward(
         self,
@@ -107,7 +107,9 @@ class ElasticBert(Bert):
 
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
         """The last layer's pooler and a linear layer (its static checkpoints)."""
-        return OwnHead(dense=f"elasticbert.encoder.pooler.{config.num_hidden_layers - 1}.dense", classifier="classifier")
+        return OwnHead(
+            dense=f"elasticbert.encoder.pooler.{config.num_hidden_layers - 1}.dense", classifier="classifier"
+        )
 
     def head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """Dense, tanh, dropout."""
@@ -120,7 +122,7 @@ class ElasticBert(Bert):
     def build(self, config: PreTrainedConfig) -> nn.Module:
         """The body without poolers."""
         built: Any = ElasticBertModel._from_config(config, add_pooling_layer=False)
-        return built  # type: ignore[no-any-return]
+        return built
 
 
 AutoConfig.register("elasticbert", ElasticBertConfig, exist_ok=True)

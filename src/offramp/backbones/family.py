@@ -70,7 +70,7 @@ class Family(ABC):
     def build(self, config: PreTrainedConfig) -> nn.Module:
         """The family's encoder with fresh weights and, where it may have one, without a pooler."""
         options = {"add_pooling_layer": False} if self.has_pooler else {}
-        return AutoModel.from_config(config, **options)  # type: ignore[no-any-return]
+        return AutoModel.from_config(config, **options)
 
     @abstractmethod
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
@@ -181,7 +181,7 @@ def padding_mask(config: PreTrainedConfig, hidden: Tensor, mask: Tensor | None) 
     made = create_bidirectional_mask(config=config, inputs_embeds=hidden, attention_mask=mask)
     if made is not None and not isinstance(made, Tensor):
         raise BadValue(
-            f"Attention {config._attn_implementation!r} cannot drop rows on the way; load with attn_implementation='sdpa'."
+            f"Attention {config._attn_implementation!r} cannot drop rows; load with attn_implementation='sdpa'."
         )
     return made
 

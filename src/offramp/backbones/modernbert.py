@@ -41,7 +41,7 @@ class ModernBert(Family):
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words alone; positions come in by rotation."""
-        return encoder.embeddings(input_ids=ids)  # type: ignore[no-any-return]
+        return encoder.embeddings(input_ids=ids)
 
     def extra(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Mapping[str, Tensor]:
         """The local layers' mask, and the rotary tables (1, length, head size) of each kind of layer."""

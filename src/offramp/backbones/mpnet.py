@@ -34,7 +34,7 @@ class MPNet(Family):
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words and positions."""
-        return encoder.embeddings(input_ids=ids)  # type: ignore[no-any-return]
+        return encoder.embeddings(input_ids=ids)
 
     def extra(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Mapping[str, Tensor]:
         """The position bias, (1, heads, length, length): the same for every row."""
@@ -46,4 +46,4 @@ class MPNet(Family):
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer with the shared bias."""
-        return encoder.encoder.layer[index](inside.hidden, inside.attention, inside.extra["bias"])[0]  # type: ignore[no-any-return]
+        return encoder.encoder.layer[index](inside.hidden, inside.attention, inside.extra["bias"])[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.backbones import Family, Inside
-from offramp.exits import Exits, Head
+from offramp.exits import Exits
 from offramp.stepper import Batch, ExitPoint, Problem, Said
 
 __all__ = ["TorchStepper"]
@@ -38,10 +38,6 @@ class TorchStepper:
             layers.append(layers[-1])
         return tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
 
-    @property
-    def _ramp(self) -> Head | None:
-        return getattr(self.modules[str(self.layers[-1])], "ramp", None)
-
     def embed(self, batch: Batch) -> Inside:
         """Embed a batch, its padding cut to the longest row."""
         return self.family.start(self.encoder, batch)
@@ -49,15 +45,13 @@ class TorchStepper:
     def advance(self, state: Inside, point: ExitPoint) -> tuple[Inside, Said]:
         """Run the layers up to the exit and let its head answer."""
         state = self.family.step(self.encoder, state, point.layer)
-        head: Head = self.modules[str(point.layer)]  # type: ignore[assignment]
-        ramp = self._ramp if point.layer == self.layers[-1] else None
-        if ramp is not None and self.ramp_answers and point.number == len(self.layers):
-            head = ramp
-        index = min(point.number, len(self.layers)) - 1
-        shared = self.modules["shared"] if self.modules.is_shared[index] else None
-        features = head.features(state, shared)
+        head = self.modules.head(point.layer)
+        if head.ramp is not None and self.ramp_answers and point.number == len(self.layers):
+            head = head.ramp
+        shares = self.modules.shares_pooler[min(point.number, len(self.layers)) - 1]
+        features = head.features(state, self.modules["shared"] if shares else None)
         # BERxiT's LTE reads the ramp's pooler on the last layer
-        judged = features if ramp is None or head is ramp else ramp.features(state)
+        judged = features if head.ramp is None else head.ramp.features(state)
         return state, Said(point.number, point.layer, self.problem, head(features), self._uncertainty(judged))
 
     def _uncertainty(self, features: Tensor) -> Tensor | None:

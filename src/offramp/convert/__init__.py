@@ -49,7 +49,12 @@ KINDS: Registry[Kind] = Registry(
     ],
 )
 
-TOKENIZERS = {"bert": "BertTokenizer", "elasticbert": "BertTokenizer", "roberta": "RobertaTokenizer", "albert": "AlbertTokenizer"}
+TOKENIZERS = {
+    "bert": "BertTokenizer",
+    "elasticbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "albert": "AlbertTokenizer",
+}
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
@@ -92,7 +97,9 @@ def convert(
     with staged_folder(Path(output), overwrite) as stage:
         model.save_pretrained(stage)
         if not _save_tokenizer(checkpoint.folder, model.config.family.name, stage):
-            notes.append("The checkpoint has no tokenizer files: put the backbone's beside the model before it reads texts.")
+            notes.append(
+                "The checkpoint has no tokenizer files: put the backbone's beside the model before it reads texts."
+            )
         (stage / "README.md").write_text(card.model_card(model.config, notes=" ".join(notes)), encoding="utf-8")
     return notes
 
