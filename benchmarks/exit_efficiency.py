@@ -164,9 +164,8 @@ def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict
 def show(title: str, rows: Sequence[dict[str, float]]) -> None:
     """The table."""
     print(f"\n{title}")
-    print(
-        f"{'batch':>5} {'plain/s':>9} {'again/s':>9} {'never/s':>9} {'adapt/s':>9} {'never':>6} {'computed':>8} {'measured':>8} {'ratio':>6}"
-    )
+    names = ("plain/s", "again/s", "never/s", "adapt/s", "never", "computed", "measured", "ratio")
+    print(f"{'batch':>5}" + "".join(f"{name:>10}" for name in names))
     for one in rows:
         speeds = [one[key] for key in ("plain", "plain_again", "never", "adaptive")]
         ratios = [one["never"] / one["plain"], one["computed_speedup"], one["measured_speedup"]]

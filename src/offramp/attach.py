@@ -59,6 +59,7 @@ def attach(checkpoint: str, wanted: Wanted, **options: Any) -> Attached:
     if own and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
     source, encoder = _load(checkpoint, backbone, own, depth, options)
+    backbone.dtype = options.get("dtype", torch.float32)
     backbone._name_or_path = ""  # where it lay on this machine is nobody's business
     config = _config(backbone, family, wanted, own)
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}

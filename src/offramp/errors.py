@@ -47,7 +47,7 @@ class UnknownName(OfframpError, LookupError):
     """A name that is in no table of ours."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known = sorted(known)
+        known, name = sorted(known), str(name)
         close = difflib.get_close_matches(name, known, n=1)
         guess = f"Did you mean {close[0]!r}? " if close else ""
         super().__init__(f"No {kind} is called {name!r}. {guess}Known: {', '.join(known)}.")

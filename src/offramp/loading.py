@@ -20,6 +20,9 @@ __all__ = ["loading"]
 @contextmanager
 def loading(name: str | os.PathLike[str]) -> Iterator[None]:
     """Name the folder and the fault when a model, a config or a tokenizer cannot be read."""
+    path = Path(name)
+    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or str(name).startswith((".", "~"))):
+        raise BadModel(f"No folder {name}.")  # it cannot be a name on the Hub, so do not ask there
     try:
         yield
     except OfframpError:
@@ -35,7 +38,7 @@ def loading(name: str | os.PathLike[str]) -> Iterator[None]:
         ) from err
     except (zipfile.BadZipFile, EOFError, json.JSONDecodeError) as err:
         raise BadModel(f"{name}: a file is truncated or corrupt ({_line(err)}); copy or save it again.") from err
-    except (OSError, ValueError, KeyError, RuntimeError) as err:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as err:
         raise BadModel(_explain(str(name), err)) from err
 
 

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from offramp.prediction import Answer, Text
 
 __all__ = ["AdaptiveModel", "AdaptiveOutput"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
 @dataclass
@@ -134,10 +138,35 @@ class AdaptiveModel(PreTrainedModel):
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
             return
-        if self._tokenizer is not None or self._tokenizer_folder() is not None:
+        if self._tokenizer is not None or (Path(self.name_or_path or "") / "tokenizer_config.json").is_file():
             self.tokenizer.save_pretrained(folder)
         if not (folder / "README.md").exists():
             (folder / "README.md").write_text(card.model_card(self.config), encoding="utf-8")
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        revision: str | None = None,
+        commit_message: str = "Upload an adaptive model",
+        create_pr: bool = False,
+    ) -> str:
+        """Upload the model folder, our card and the tokenizer with it; returns the commit's address."""
+        api = HfApi(token=token)
+        repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return str(
+                api.upload_folder(
+                    repo_id=repo,
+                    folder_path=folder,
+                    revision=revision,
+                    commit_message=commit_message,
+                    create_pr=create_pr,
+                )
+            )
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -145,6 +174,9 @@ class AdaptiveModel(PreTrainedModel):
         if self._tokenizer is None:
             if not self.name_or_path:
                 raise BadModel("This model was not loaded from a folder: set model.tokenizer before it reads texts.")
+            folder = Path(self.name_or_path)
+            if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+                raise BadModel(f"{folder} has no tokenizer: put the backbone's tokenizer files beside the model.")
             with loading(self.name_or_path):
                 self._tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)
         return self._tokenizer
@@ -152,10 +184,6 @@ class AdaptiveModel(PreTrainedModel):
     @tokenizer.setter
     def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-
-    def _tokenizer_folder(self) -> Path | None:
-        folder = Path(self.name_or_path or "")
-        return folder if self.name_or_path and (folder / "tokenizer_config.json").is_file() else None
 
     # -- how models answer -----------------------------------------------------------------------
 

@@ -1,0 +1,7 @@
+"""`python -m offramp`."""
+
+import sys
+
+from offramp.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,49 @@
+"""Make a model folder from an original system's checkpoint (config.json and its state dict).
+
+Kinds: deebert (DeeBERT, its Hugging Face port, DeeBERT+SD), romebert, berxit, elasticbert (static,
+dynamic, released), pabee (BERT, ALBERT). The kind is told by the keys unless it is named. No original
+stores a threshold, so the model never exits until a policy is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from offramp.cli import arguments
+
+EXAMPLES = """\
+examples:
+  offramp convert saved_models/bert-base/SST-2/two_stage --output sst2-deebert --policy entropy:0.1
+  offramp convert elasticbert-static --output first-four --layers 4
+  offramp convert deebert-checkpoint --output as-published --faithful
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp convert`."""
+    parser.add_argument("source", metavar="SRC", type=Path, help="the original's folder")
+    arguments.add_output(parser, required=True, what="the model folder to write")
+    parser.add_argument("--kind", metavar="K", help="deebert, romebert, berxit, elasticbert or pabee (from the keys)")
+    arguments.add_policy(parser, "never")
+    parser.add_argument("--layers", type=int, metavar="N", help="ElasticBERT: only its first N layers, statically")
+    parser.add_argument(
+        "--faithful",
+        action="store_true",
+        help="restore what an original did and nobody should want: an untrained last exit that answers, "
+        "entropy on a regression",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert and say what was noticed."""
+    from offramp.writing import check_free
+
+    check_free(args.output, args.overwrite)
+    from offramp.convert import Options, convert
+
+    options = Options(args.layers, args.faithful, args.policy or "never")
+    for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
+        print(note)
+    print(f"Wrote {args.output}.")
+    return 0

@@ -1,0 +1,82 @@
+"""Say what a model folder holds: backbone, exits, labels, policy, size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from offramp.cli import arguments
+
+if TYPE_CHECKING:
+    from offramp.config import AdaptiveConfig
+
+EXAMPLES = """\
+examples:
+  offramp info MODEL
+  offramp info MODEL --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp info`."""
+    arguments.add_model(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load the model, which checks every weight, and describe it."""
+    from offramp.model import AdaptiveModel
+
+    model = AdaptiveModel.from_pretrained(args.model)
+    facts = describe(model.config) | {
+        "parameters": {
+            "backbone": sum(value.numel() for value in model.backbone.parameters()),
+            "exits": sum(value.numel() for value in model.exits.parameters()),
+        },
+        "tokenizer": (Path(args.model) / "tokenizer_config.json").is_file() or not Path(args.model).is_dir(),
+    }
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
+    return 0
+
+
+def describe(config: AdaptiveConfig) -> dict[str, Any]:
+    """What the config knows, as plain data."""
+    return {
+        "backbone": config.family.name,
+        "layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "problem": config.problem.value,
+        "labels": list(config.labels),
+        "policy": str(config.exit_policy),
+        "exits": config.exits,
+        "lte": config.lte,
+        "ramp": config.ramp,
+        "faithful": config.faithful,
+    }
+
+
+def _written(name: str, facts: dict[str, Any]) -> str:
+    size = facts["parameters"]
+    share = size["exits"] / (size["exits"] + size["backbone"])
+    body = f"{facts['backbone']}, {facts['layers']} layers of {facts['hidden_size']}"
+    labels = facts["labels"]
+    shown = ", ".join(labels[:12]) + (f" … ({len(labels)})" if len(labels) > 12 else "")
+    lines = [
+        f"{name}",
+        f"  backbone    {body}, {size['backbone']:,} parameters",
+        f"  answer      {facts['problem'].replace('_', ' ')}: {shown}",
+        f"  policy      {facts['policy']}",
+        f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
+    ]
+    if facts["lte"]:
+        lines.append("  lte         yes: policy learned can be used")
+    if facts["ramp"]:
+        lines.append(f"  ramp        {facts['ramp']}" + (", and faithful lets it" if facts["faithful"] else ""))
+    if not facts["tokenizer"]:
+        lines.append("  tokenizer   none: put the backbone's tokenizer files beside the model before it reads texts")
+    lines.append("")
+    lines.append("  layer  head    reads")
+    lines += [f"  {one['layer']:>5}  {one['head']:<7} {one['pooling']}" for one in facts["exits"]]
+    return "\n".join(lines)

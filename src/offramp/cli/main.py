@@ -1,0 +1,116 @@
+"""`offramp VERB …`: finds the command, runs it, turns errors into one line and an exit code.
+
+0 done; 1 an honest no; 2 a mistake of the user's, a full disk, a missing extra; 130 for Ctrl-C. Anything else
+is our bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import offramp
+from offramp.errors import OfframpError, UnknownName
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "predict": "answer the texts of a file, easy ones after few layers",
+    "info": "say what a model folder holds",
+    "convert": "make a model folder from an original system's checkpoint",
+}
+
+DESCRIPTION = """\
+BERT-like encoders that leave early: easy inputs stop after a few layers, hard ones go on.
+
+A model is an ordinary Hugging Face folder (or a name on the Hub). Results go to standard output,
+progress and notes to standard error.
+"""
+EXAMPLES = """\
+examples:
+  offramp predict MODEL texts.txt --policy entropy:0.2
+  offramp predict MODEL pairs.tsv --text-column question --pair-column sentence --output answers.jsonl
+  offramp info MODEL
+  offramp convert deebert-checkpoint --output MODEL
+
+`offramp COMMAND --help` tells more.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = Parser(
+        prog="offramp",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"offramp {offramp.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"offramp.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        return _fail(str(UnknownName("command", given[0], COMMANDS)))
+    args = parser.parse_args(given)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    _listen()
+    try:
+        code: int = args.run(args)
+    except OfframpError as err:
+        return _fail(str(err))
+    except KeyboardInterrupt:
+        return _fail("stopped; nothing was written.", 130)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _listen() -> None:
+    """Our notes on standard error, one line each; of the libraries' only their errors."""
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY", "DATASETS_VERBOSITY"):
+        os.environ.setdefault(name, "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    logger = logging.getLogger("offramp")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("offramp: %(message)s"))
+        logger.addHandler(handler)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print(f"offramp: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

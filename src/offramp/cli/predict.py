@@ -1,0 +1,119 @@
+"""Answer every text of a file: its label, its score, and the layer that it left at.
+
+FILE is plain text (one text per line), TSV, CSV or JSON lines, told by its ending; `-` is standard
+input. Answers come in the file's order, as JSON lines or as TSV. Files of any length run in bounded
+memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from offramp.cli import arguments
+from offramp.reading import FORMATS, Source, format_of, read_texts
+from offramp.writing import check_free, staged_file, writing
+
+if TYPE_CHECKING:
+    from offramp.prediction import Answer
+
+EXAMPLES = """\
+examples:
+  offramp predict MODEL reviews.txt
+  cat reviews.txt | offramp predict MODEL - --policy entropy:0.3
+  offramp predict MODEL dev.tsv --text-column sentence1 --pair-column sentence2 --all-scores
+  offramp predict MODEL big.jsonl --max-layers 6 --output answers.tsv
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp predict`."""
+    arguments.add_model(parser)
+    parser.add_argument("file", metavar="FILE", help="the texts; - for standard input")
+    reading = parser.add_argument_group("reading")
+    reading.add_argument("--input-format", choices=list(FORMATS), help="how FILE is read (by its ending, else text)")
+    reading.add_argument("--text-column", metavar="NAME", help="the text (a column called text or sentence)")
+    reading.add_argument("--pair-column", metavar="NAME", help="the text's partner, for models of pairs")
+    reading.add_argument("--no-header", action="store_true", help="TSV or CSV without a header; columns are 1, 2, …")
+    leaving = parser.add_argument_group("leaving")
+    arguments.add_policy(leaving, "the model's own")
+    leaving.add_argument(
+        "--threshold",
+        type=arguments.numbers,
+        metavar="T",
+        help="another threshold for that policy; or one per exit: 0.1,0.2",
+    )
+    leaving.add_argument("--max-layers", type=int, metavar="K", help="a budget: nobody runs more layers than that")
+    leaving.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens in a batch")
+    result = parser.add_argument_group("writing")
+    arguments.add_output(result, required=False, what="a file for the answers (standard output)")
+    result.add_argument(
+        "--format", choices=["jsonl", "tsv"], help="how answers are written (by OUT's ending, else jsonl)"
+    )
+    result.add_argument("--all-scores", action="store_true", help="every label's probability")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, answer, write."""
+    source = Source(
+        args.file,
+        args.input_format or format_of(args.file),
+        args.text_column,
+        args.pair_column,
+        has_header=not args.no_header,
+    )
+    texts = read_texts(source)
+    output: Path | None = args.output
+    if output is not None:
+        check_free(output, args.overwrite)
+
+    from offramp.model import AdaptiveModel
+
+    model = AdaptiveModel.from_pretrained(args.model)
+    answers = model.predict(
+        texts,
+        policy=args.policy,
+        threshold=args.threshold,
+        max_layers=args.max_layers,
+        batch_tokens=args.batch_tokens,
+    )
+    chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
+    labels = model.config.labels if args.all_scores else ()
+    lines = _as_tsv(answers, labels) if chosen == "tsv" else _as_json(answers, args.all_scores)
+    with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
+        _write(lines, file, "standard output" if output is None else str(output))
+    return 0
+
+
+def _as_json(answers: Iterable[Answer], all_scores: bool) -> Iterator[str]:
+    for answer in answers:
+        row: dict[str, object] = {
+            "label": answer.label,
+            "score": round(answer.score, 6),
+            "exit_layer": answer.exit_layer,
+        }
+        if all_scores:
+            row["scores"] = {label: round(score, 6) for label, score in answer.scores.items()}
+        yield json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _as_tsv(answers: Iterable[Answer], labels: tuple[str, ...]) -> Iterator[str]:
+    yield "\t".join(["label", "score", "exit_layer", *labels]) + "\n"
+    for answer in answers:
+        label = ",".join(answer.label) if isinstance(answer.label, list) else answer.label or ""
+        scores = [f"{answer.scores[name]:.6f}" for name in labels]
+        yield "\t".join([label, f"{answer.score:.6f}", str(answer.exit_layer), *scores]) + "\n"
+
+
+def _write(lines: Iterator[str], file: TextIO, name: str) -> None:
+    while some := list(itertools.islice(lines, 1000)):
+        with writing(name):
+            file.write("".join(some))
+    with writing(name):
+        file.flush()

@@ -1,0 +1,204 @@
+"""Texts and pairs out of files: plain text, TSV, CSV, JSON lines, one at a time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from offramp.errors import BadInput, UnknownName
+
+__all__ = ["FORMATS", "Source", "format_of", "read_texts"]
+
+FORMATS = {
+    "text": "one text per line",
+    "tsv": "tab-separated, no quoting",
+    "csv": "comma-separated",
+    "jsonl": "JSON lines",
+}
+ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+USUAL_COLUMNS = ("text", "sentence")
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file (or standard input, `-`), its format, and which columns hold the text and its partner.
+
+    Columns are named by the header; without one they are numbers from 1.
+    """
+
+    file: str
+    format: str = "text"
+    text_column: str | None = None
+    pair_column: str | None = None
+    has_header: bool = True
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return "standard input" if self.file == "-" else self.file
+
+    def at(self, line: int, fault: str) -> BadInput:
+        """A fault with its place."""
+        return BadInput(f"{self.name}, line {line}: {fault}")
+
+
+def format_of(file: str) -> str:
+    """The format that a file's name promises; plain text where it promises none."""
+    return ENDINGS.get(Path(file).suffix.lower(), "text")
+
+
+def read_texts(source: Source) -> Iterator[Text]:
+    """The texts of a source, in order; a faulty row is named and ends the reading."""
+    if source.format not in FORMATS:
+        raise UnknownName("format", source.format, FORMATS)
+    if source.format == "text" and (source.text_column or source.pair_column):
+        raise BadInput(
+            f"{source.name} is read as plain text, which has no columns; give --input-format tsv, csv or jsonl."
+        )
+    if source.file != "-" and not Path(source.file).is_file():
+        raise BadInput(f"No file {source.file}.")
+    return _read(source)
+
+
+def _read(source: Source) -> Iterator[Text]:
+    reader = {"text": _plain, "tsv": _table, "csv": _table, "jsonl": _json}[source.format]
+    found = False
+    try:
+        with _open(source) as file:
+            for text in reader(source, file):
+                found = True
+                yield text
+    except OSError as err:
+        raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
+    if not found:
+        raise BadInput(f"{source.name} is empty: there is nothing to answer.")
+
+
+class _Stdin:
+    """Standard input as a context that leaves it open."""
+
+    def __enter__(self) -> BinaryIO:
+        return sys.stdin.buffer
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _open(source: Source) -> Any:
+    return _Stdin() if source.file == "-" else Path(source.file).open("rb")
+
+
+def _lines(source: Source, file: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Numbered lines, split at line feeds alone (a text may hold U+0085), without byte-order mark or CR."""
+    for number, raw in enumerate(file, 1):
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        try:
+            yield number, raw.decode("utf-8")
+        except UnicodeDecodeError as err:
+            fault = f"byte {err.start + 1} (0x{raw[err.start]:02x}) is not UTF-8; save the file as UTF-8."
+            raise source.at(number, fault) from err
+
+
+def _bare(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _plain(source: Source, file: BinaryIO) -> Iterator[Text]:
+    for _, line in _lines(source, file):
+        yield _bare(line)
+
+
+def _table(source: Source, file: BinaryIO) -> Iterator[Text]:
+    rows = _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
+    first = next(rows, None)
+    if first is None:
+        return
+    number, row = first
+    header = row if source.has_header else [str(column) for column in range(1, len(row) + 1)]
+    text, pair = _columns(source, header)
+    if not source.has_header:
+        yield _cell(source, number, row, header, text, pair)
+    for number, row in rows:
+        yield _cell(source, number, row, header, text, pair)
+
+
+def _tsv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    for number, line in _lines(source, file):
+        yield number, _bare(line).split("\t")
+
+
+def _csv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((line for _, line in _lines(source, file)), strict=True)
+    while True:
+        line = reader.line_num + 1  # where the row starts; a quoted cell may run over several lines
+        try:
+            row = next(reader, None)
+        except csv.Error as err:
+            raise source.at(line, f"not CSV ({err}).") from err
+        if row is None:
+            return
+        yield line, row or [""]
+
+
+def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
+    kind = "column" if source.has_header else "column number"
+    wanted = source.text_column
+    if wanted is None:
+        wanted = next((name for name in USUAL_COLUMNS if name in header), header[0] if len(header) == 1 else None)
+    if wanted is None:
+        raise BadInput(
+            f"{source.name} has the columns {', '.join(header)}; say with --text-column which one holds the text."
+        )
+    for name in (wanted, source.pair_column):
+        if name is not None and name not in header:
+            raise BadInput(f"{source.name}: {UnknownName(kind, name, header)}")
+    return header.index(wanted), None if source.pair_column is None else header.index(source.pair_column)
+
+
+def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], text: int, pair: int | None) -> Text:
+    if len(row) < len(header):
+        mark = "tab" if source.format == "tsv" else "comma"
+        plural = "" if len(row) == 1 else "s"
+        fault = f"{len(row)} column{plural}, expected {len(header)} ({', '.join(header)}). Is a {mark} missing?"
+        raise source.at(line, fault)
+    return row[text] if pair is None else (row[text], row[pair])
+
+
+def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
+    for number, line in _lines(source, file):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as err:
+            raise source.at(number, f"not JSON ({err.msg} at column {err.colno}).") from err
+        if isinstance(row, str) and source.text_column is None and source.pair_column is None:
+            yield row
+            continue
+        if not isinstance(row, dict):
+            raise source.at(number, "expected an object with a text field.")
+        text = _field(source, number, row, source.text_column)
+        yield text if source.pair_column is None else (text, _field(source, number, row, source.pair_column))
+
+
+def _field(source: Source, line: int, row: dict[str, Any], name: str | None) -> str:
+    if name is None:
+        name = next((usual for usual in USUAL_COLUMNS if usual in row), None)
+        if name is None:
+            fields = ", ".join(row)
+            raise source.at(line, f"the fields are {fields}; say with --text-column which one holds the text.")
+    if name not in row:
+        raise source.at(line, str(UnknownName("field", name, row)))
+    if not isinstance(row[name], str):
+        raise source.at(line, f"field {name!r} holds {row[name]!r:.40}, expected a string.")
+    value: str = row[name]
+    return value

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from offramp import policies
+from offramp.errors import BadValue, UnknownName
+from offramp.loop import run
+from offramp.policies import POLICIES, Entropy, Layer, Learned, Never, Patience, PatienceConfidence, Vote, entropy
+from offramp.replay import Replay
+from offramp.stepper import ExitPoint, Problem, Said
+
+SINGLE, MULTI, REGRESSION = Problem.SINGLE_LABEL, Problem.MULTI_LABEL, Problem.REGRESSION
+EXITS = tuple(ExitPoint(number, number) for number in (1, 2, 3, 4))
+
+
+def leave(policy, exits, problem=SINGLE, uncertainty=None):
+    """The exit numbers that rows leave at; `exits` is a list of (rows, classes) logits."""
+    said = [
+        Said(
+            number,
+            number,
+            problem,
+            torch.tensor(logits).float(),
+            None if uncertainty is None else uncertainty[number - 1],
+        )
+        for number, logits in enumerate(exits, 1)
+    ]
+    return run(Replay(said), {}, policy).exit.tolist()
+
+
+def certain(p: float) -> list[float]:
+    """Two logits whose larger probability is p."""
+    return [math.log(p / (1 - p)), 0.0]
+
+
+@given(
+    arrays("float32", (3, 4), elements=st.floats(allow_nan=False, allow_infinity=False, width=32)),
+    st.sampled_from([SINGLE, MULTI]),
+)
+def test_entropy_is_finite_and_not_negative_for_any_finite_logits(logits, problem):
+    found = entropy(torch.from_numpy(logits), problem)
+    assert torch.isfinite(found).all()
+    assert (found >= 0).all()
+    assert (found <= math.log(4) + 1e-6).all()
+
+
+def test_entropy_is_in_nats():
+    logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(3), 0.0, -1e30]])
+    expected = torch.tensor([math.log(3), -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))])
+    torch.testing.assert_close(entropy(logits), expected)
+    binary = entropy(torch.tensor([[0.0, 1e30]]), MULTI)
+    torch.testing.assert_close(binary, torch.tensor([math.log(2) / 2]))
+
+
+def test_half_precision_logits_are_judged_in_float32():
+    assert entropy(torch.tensor([[60000.0, -60000.0]], dtype=torch.float16)).dtype == torch.float32
+
+
+def test_entropy_compares_strictly_and_zero_never_leaves():
+    sure = [[[1e30, -1e30]]] * 4
+    assert leave(Entropy(0.0), sure) == [4]
+    assert leave(Entropy(1e-9), sure) == [1]
+    unsure = [[[0.0, 0.0]]] * 4
+    assert leave(Entropy(float(entropy(torch.zeros(1, 2)))), unsure) == [4]
+    assert leave(Entropy(0.7), unsure) == [1]
+
+
+def test_a_threshold_per_exit_is_used_at_its_exit():
+    logits = [[certain(0.9)]] * 4  # entropy 0.325
+    assert leave(Entropy((0.1, 0.1, 0.4, 0.0)), logits) == [3]
+    assert leave(Entropy((0.1, 0.1, 0.4)), logits) == [3]  # the last exit is never asked
+    with pytest.raises(BadValue, match="2 thresholds for 4 exits"):
+        Entropy((0.1, 0.2)).check(SINGLE, EXITS)
+
+
+def test_confidence_and_margin_reach_their_threshold():
+    logits = [
+        [certain(0.6), certain(0.8)],
+        [certain(0.8), certain(0.9)],
+        [certain(0.95), certain(0.95)],
+        [[0, 0], [0, 0]],
+    ]
+    assert leave(policies.Confidence(0.79), logits) == [2, 1]
+    assert leave(policies.Confidence(0.85), logits) == [3, 2]
+    assert leave(policies.Margin(0.59), logits) == [2, 1]
+    assert leave(policies.Margin(0.85), logits) == [3, 3]
+
+
+def test_multi_label_waits_for_the_least_certain_label():
+    logits = [[[9.0, -0.1]], [[9.0, -3.0]], [[9.0, -9.0]], [[0.0, 0.0]]]
+    assert leave(policies.Confidence(0.9), logits, MULTI) == [2]
+    assert leave(policies.Margin(0.99), logits, MULTI) == [3]
+    assert leave(Patience(1), logits, MULTI) == [2]
+    assert leave(Patience(1), [[[9.0, 1.0]], [[9.0, -1.0]], [[8.0, -2.0]], [[0.0, 0.0]]], MULTI) == [3]
+
+
+def test_patience_counts_agreements_in_a_row_and_starts_again():
+    a, b = [2.0, 0.0], [0.0, 2.0]
+    logits = [[a, a], [a, b], [b, b], [b, b], [b, a]]
+    assert leave(Patience(1), logits) == [2, 3]
+    assert leave(Patience(2), logits) == [5, 4]
+    assert leave(Patience(5), logits) == [5, 5]
+
+
+def test_patience_on_a_regression_compares_neighbours_strictly():
+    logits = [[[1.0]], [[1.5]], [[1.75]], [[9.0]]]
+    assert leave(Patience(1, 0.5), logits, REGRESSION) == [3]
+    assert leave(Patience(1, 0.25), logits, REGRESSION) == [4]
+    with pytest.raises(BadValue, match="needs a tolerance"):
+        Patience(2).check(REGRESSION, EXITS)
+
+
+def test_patience_confidence_asks_for_lasting_certainty_not_agreement():
+    logits = [[certain(0.99)], [[0.0, 5.0]], [certain(0.99)], [certain(0.99)]]
+    assert leave(PatienceConfidence(2, 0.1), logits) == [2]
+    assert leave(PatienceConfidence(2, 0.1), [logits[0], [[0.0, 0.0]], logits[2], logits[3]]) == [4]
+
+
+def test_vote_counts_and_may_divide_by_the_exits_so_far():
+    a, b = [2.0, 0.0], [0.0, 2.0]
+    logits = [[a, a], [b, a], [a, a], [a, b], [a, a]]
+    assert leave(Vote(), logits) == [4, 3]
+    assert leave(Vote(2), logits) == [3, 2]
+    assert leave(Vote(1.0, 1.0), logits) == [1, 1]
+    assert leave(Vote(1.5, 0.5), logits) == [4, 3]
+
+
+def test_learned_leaves_below_the_threshold():
+    doubt = [torch.tensor([0.5, 0.2]), torch.tensor([0.1, 0.1]), torch.tensor([0.0, 0.0]), torch.tensor([0.9, 0.9])]
+    logits = [[[0.0, 0.0]] * 2] * 4
+    assert leave(Learned(0.2), logits, uncertainty=doubt) == [2, 2]
+    assert leave(Learned(0.3), logits, REGRESSION, uncertainty=doubt) == [2, 1]
+    with pytest.raises(BadValue, match="LTE"):
+        leave(Learned(0.2), logits)
+
+
+def test_layer_is_static_and_never_is_the_full_model():
+    logits = [[[0.0, 0.0]]] * 4
+    assert leave(Layer(2), logits) == [2]
+    assert leave(Never(), logits) == [4]
+    with pytest.raises(BadValue, match="No exit sits on layer 7"):
+        Layer(7).check(SINGLE, EXITS)
+
+
+@pytest.mark.parametrize(
+    "written", ["entropy:0.1", "confidence:0.9", "margin:0.5", "patience-confidence:2:0.3", "vote:3"]
+)
+def test_a_regression_refuses_policies_that_need_classes(written):
+    with pytest.raises(BadValue, match="regression"):
+        policies.parse(written).check(REGRESSION, EXITS)
+
+
+@pytest.mark.parametrize("kind", POLICIES.values(), ids=str)
+def test_every_policy_is_read_as_it_is_written(kind):
+    policy = policies.parse(kind.example)
+    assert isinstance(policy, kind)
+    assert policies.parse(str(policy)) == policy
+    assert policies.from_dict(policy.to_dict()) == policy
+    assert set(policy.to_dict()) >= {"name"}
+    assert hash(policy) == hash(policies.parse(str(policy)))
+
+
+def test_the_table_of_policies_is_complete():
+    assert sorted(POLICIES) == [
+        "confidence",
+        "entropy",
+        "layer",
+        "learned",
+        "margin",
+        "never",
+        "patience",
+        "patience-confidence",
+        "vote",
+    ]
+
+
+def test_a_list_of_thresholds_is_read_back():
+    policy = policies.parse("entropy:0.1,0.2,0.3")
+    assert policy == Entropy((0.1, 0.2, 0.3))
+    assert policies.from_dict(policy.to_dict()) == policy
+    assert str(policy) == "entropy:0.1,0.2,0.3"
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ("entropy", "needs threshold"),
+        ("entropy:nan", "threshold is nan"),
+        ("entropy:inf", "threshold is inf"),
+        ("entropy:-1", "threshold is -1"),
+        ("entropy:x", "not a policy"),
+        ("entropy:0.1:0.2", "too many numbers"),
+        ("entropy:0.1,nan", "threshold 2 is nan"),
+        ("confidence:1.5", "between 0 and 1"),
+        ("learned:2", "between 0 and 1"),
+        ("patience:0", "at least 1"),
+        ("patience:1.5", "whole number"),
+        ("patience:nan", "whole number"),
+        ("patience:2:-1", "tolerance is -1"),
+        ("layer:0", "at least 1"),
+        ("never:1", "too many numbers"),
+    ],
+)
+def test_numbers_that_cannot_be_right_are_refused(written, fault):
+    with pytest.raises(BadValue, match=fault):
+        policies.parse(written)
+
+
+def test_an_unknown_policy_gets_a_guess_and_the_list():
+    with pytest.raises(UnknownName, match="Did you mean 'entropy'\\? Known: confidence, entropy"):
+        policies.parse("entropie:0.2")
+
+
+def test_a_threshold_can_be_replaced_where_there_is_one():
+    assert Entropy(0.1).with_threshold(0.3) == Entropy(0.3)
+    with pytest.raises(BadValue, match="no threshold"):
+        Patience(3).with_threshold(0.3)
