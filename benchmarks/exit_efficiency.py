@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import pydoc_data.topics
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import transformers
-from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -35,8 +31,7 @@ from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Memory, Never, Policy, entropy
 from offramp.stepper import Said
-
-Texts = list[str]
+from setting import Texts, cpu_name, make_tokenizer, read_texts
 
 
 @dataclass(frozen=True)
@@ -51,29 +46,6 @@ class Forced(Policy):
         layers = self.layers if memory is None else memory["layers"]
         certain = entropy(said.logits) < -1.0  # computed, never true
         return (layers == said.layer) | certain, {"layers": layers}
-
-
-def built_in_texts() -> Texts:
-    """Sentences of Python's own documentation, which every Python carries."""
-    prose = " ".join(" ".join(pydoc_data.topics.topics.values()).split())
-    sentences = [sentence.strip() for sentence in re.split(r"(?<=[.!?]) ", prose)]
-    return [sentence for sentence in sentences if 20 <= len(sentence) <= 300 and sentence.isascii()]
-
-
-def read_texts(file: Path | None, count: int) -> Texts:
-    """`count` texts spread evenly over the file (one text per line) or over the built-in ones."""
-    lines = built_in_texts() if file is None else [line for line in file.read_text("utf-8").split("\n") if line.strip()]
-    step = max(1, len(lines) // count)
-    return lines[::step][:count]
-
-
-def make_tokenizer(texts: Texts) -> PreTrainedTokenizerFast:
-    """A WordPiece vocabulary of the texts themselves."""
-    trainer = BertWordPieceTokenizer()
-    trainer.train_from_iterator(texts, vocab_size=8000, show_progress=False)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=trainer._tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
 
 
 def make_plain(args: argparse.Namespace) -> BertForSequenceClassification:
@@ -209,7 +181,7 @@ def main() -> None:
 
     about: dict[str, Any] = {
         "date": date.today().isoformat(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "threads": args.threads,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -232,13 +204,6 @@ def main() -> None:
     show(f"exits on {', '.join(str(layer) for layer in few)}", rows_few)
     if args.json:
         args.json.write_text(json.dumps({"about": about, "rows": rows, "rows_few": rows_few}, indent=2) + "\n", "utf-8")
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

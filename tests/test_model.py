@@ -18,7 +18,6 @@ from tests.hub import local_hub
 from tests.test_equalities import in_a_gap
 from tests.tiny import LAYERS, adaptive, livelier, random_batch, save_classifier, save_encoder, tokenizer
 
-
 TEXTS = ["a lovely film", "dull", "the plot was not very good", "bad bad bad", "it was long", "in the film", "lovely"]
 
 

@@ -61,6 +61,7 @@ class AdaptiveConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        family_of(self.backbone)
         depth = self.num_layers
         if self.exits is None:
             self.exits = [asdict(ExitSpec(layer)) for layer in range(1, depth + 1)]

@@ -124,8 +124,13 @@ class AdaptiveModel(PreTrainedModel):
         if "dtype" not in options and "torch_dtype" not in options and options.get("device_map") is None:
             options["dtype"] = torch.float32
         with loading(name):
+            options["ignore_mismatched_sizes"] = True  # we name them ourselves
             model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
-        wrong = [f"{key} is missing" for key in sorted(report["missing_keys"])]
+        wrong = [
+            f"{key} is {tuple(found)} instead of {tuple(wanted)}"
+            for key, found, wanted in sorted(report["mismatched_keys"])
+        ]
+        wrong += [f"{key} is missing" for key in sorted(report["missing_keys"])]
         wrong += [f"{key} is not ours" for key in sorted(report["unexpected_keys"])]
         if wrong:
             rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""

@@ -170,8 +170,9 @@ class Ragged:
         starts = (np.cumsum(self.lengths) - self.lengths)[rows]
         columns = np.arange(max(1, int(lengths.max())))
         real = columns < lengths[:, None]
-        cells = np.minimum(starts[:, None] + columns, max(0, len(self.values) - 1))
-        return np.where(real, self.values[cells], pad), real
+        table = np.full(real.shape, pad, dtype=np.int64)
+        table[real] = self.values[(starts[:, None] + columns)[real]]
+        return table, real
 
 
 def _pad(ids: Ragged, types: Ragged | None, rows: Ints, pad: int, device: torch.device) -> Batch:

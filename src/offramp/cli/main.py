@@ -50,6 +50,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class Notes(logging.Handler):
+    """One line on standard error for each note."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print it."""
+        print(f"offramp: {record.getMessage()}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -101,10 +109,8 @@ def _listen() -> None:
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logger = logging.getLogger("offramp")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("offramp: %(message)s"))
-        logger.addHandler(handler)
+    if not any(isinstance(handler, Notes) for handler in logger.handlers):
+        logger.addHandler(Notes())
 
 
 def _fail(message: str, code: int = 2) -> int:

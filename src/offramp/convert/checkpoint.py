@@ -106,7 +106,7 @@ class Checkpoint:
 def read(folder: Path) -> Checkpoint:
     """Read config.json and model.safetensors or pytorch_model.bin; a pickle is never executed."""
     if not folder.is_dir():
-        raise BadModel(f"{folder} is no folder; a checkpoint is a folder with config.json and its weights.")
+        raise BadModel(f"No folder {folder}; a checkpoint is a folder with config.json and its weights.")
     with loading(folder):
         if not (folder / "config.json").is_file():
             raise BadModel(f"{folder} is not a checkpoint: it has no config.json.")

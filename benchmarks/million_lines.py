@@ -1,0 +1,94 @@
+"""Memory of `offramp predict` on a long file: a million lines, against ten thousand.
+
+A tiny random model, so that reading, sorting, batching and writing are what is measured. The command runs as a
+user would run it, in a process of its own; its peak memory is the system's own count.
+
+    python benchmarks/million_lines.py [--lines 1000000] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+from transformers import BertConfig
+
+from offramp import AdaptiveModel
+from offramp.config import AdaptiveConfig
+from offramp.policies import Patience
+from setting import cpu_name, make_tokenizer, read_texts
+
+
+def make_model(folder: Path, texts: list[str]) -> None:
+    """Two layers of 32, exits on both."""
+    torch.manual_seed(0)
+    shape = BertConfig(
+        vocab_size=8000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    model = AdaptiveModel(AdaptiveConfig(backbone=shape, policy=Patience(1).to_dict()))
+    model.tokenizer = make_tokenizer(texts)
+    model.save_pretrained(folder)
+
+
+def write_lines(file: Path, texts: list[str], lines: int) -> None:
+    """The texts again and again."""
+    with file.open("w", encoding="utf-8") as out:
+        for line in range(lines):
+            out.write(texts[line % len(texts)] + "\n")
+
+
+def run(model: Path, file: Path, answers: Path) -> dict[str, float]:
+    """Run the command; seconds and peak memory in MB."""
+    command = [
+        sys.executable,
+        "-m",
+        "offramp",
+        "predict",
+        str(model),
+        str(file),
+        "--output",
+        str(answers),
+        "--overwrite",
+    ]
+    start = time.perf_counter()
+    process = subprocess.Popen(command)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"offramp predict ended with {status}")
+    return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def main() -> None:
+    """Measure short and long."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    texts = read_texts(None, 5000)
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder / "model", texts)
+        for lines in (10_000, args.lines):
+            write_lines(folder / "lines.txt", texts, lines)
+            row = {"lines": lines} | run(folder / "model", folder / "lines.txt", folder / "answers.jsonl")
+            with (folder / "answers.jsonl").open("rb") as answers:
+                row["answers"] = sum(1 for _ in answers)
+            rows.append(row)
+            speed = lines / row["seconds"]
+            print(f"{lines:>9,} lines: {row['seconds']:7.1f} s, {speed:9,.0f} lines/s, peak {row['peak_mb']:,.0f} MB")
+    if args.json:
+        about = {"date": date.today().isoformat(), "cpu": cpu_name(), "torch": torch.__version__}
+        args.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What benchmarks share: real texts that every machine has, a tokenizer for them, the machine's name."""
+
+from __future__ import annotations
+
+import platform
+import pydoc_data.topics
+import re
+from pathlib import Path
+
+from tokenizers import BertWordPieceTokenizer
+from transformers import PreTrainedTokenizerFast
+
+__all__ = ["Texts", "cpu_name", "make_tokenizer", "read_texts"]
+
+Texts = list[str]
+
+
+def built_in_texts() -> Texts:
+    """Sentences of Python's own documentation, which every Python carries."""
+    prose = " ".join(" ".join(pydoc_data.topics.topics.values()).split())
+    sentences = [sentence.strip() for sentence in re.split(r"(?<=[.!?]) ", prose)]
+    return [sentence for sentence in sentences if 20 <= len(sentence) <= 300 and sentence.isascii()]
+
+
+def read_texts(file: Path | None, count: int) -> Texts:
+    """`count` texts spread evenly over the file (one text per line) or over the built-in ones."""
+    lines = built_in_texts() if file is None else [line for line in file.read_text("utf-8").split("\n") if line.strip()]
+    step = max(1, len(lines) // count)
+    return lines[::step][:count]
+
+
+def make_tokenizer(texts: Texts) -> PreTrainedTokenizerFast:
+    """A WordPiece vocabulary of the texts themselves."""
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(texts, vocab_size=8000, show_progress=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=trainer._tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()

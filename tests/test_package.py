@@ -1,0 +1,148 @@
+"""The package as it is installed: what an import loads, what is public, which way imports point."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import offramp
+from tests.tiny import adaptive
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "offramp"
+
+
+def python(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", ["--help", "predict --help", "info --help", "convert --help", "--version"])
+def test_help_loads_neither_torch_nor_transformers(command):
+    code = f"""
+import sys
+from offramp.cli.main import main
+try:
+    main({command.split()!r})
+except SystemExit as stop:
+    assert stop.code == 0
+heavy = {{"torch", "transformers", "numpy", "safetensors", "huggingface_hub"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    assert "offramp" in python(code)
+
+
+@pytest.mark.parametrize("order", ["import offramp, transformers", "import transformers, offramp"])
+def test_auto_classes_work_in_a_fresh_process(order, tmp_path):
+    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
+    code = f"""
+import sys
+{order}
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+folder = sys.argv[1]
+assert type(AutoConfig.from_pretrained(folder)).__name__ == "AdaptiveConfig"
+assert type(AutoModelForSequenceClassification.from_pretrained(folder)).__name__ == "AdaptiveModel"
+AutoTokenizer.from_pretrained(folder)
+print(pipeline("text-classification", model=folder, tokenizer=folder)("a film")[0]["label"])
+"""
+    assert python(code, str(tmp_path / "model")).startswith("LABEL_")
+
+
+@pytest.mark.parametrize("name", offramp.__all__)
+def test_every_public_name_is_there_alone_in_a_fresh_process(name):
+    assert python(f"from offramp import {name}; print('there')") == "there\n"
+
+
+def test_the_public_names_are_these():
+    assert offramp.__all__ == [
+        "AdaptiveConfig",
+        "AdaptiveModel",
+        "AdaptiveOutput",
+        "Answer",
+        "OfframpError",
+        "policies",
+    ]
+
+
+# imports point down, or sideways without a circle
+LEVELS = [
+    {"errors", "registry", "_auto"},
+    {"stepper", "policies", "backbones", "cost", "reading", "writing", "loading"},
+    {"config", "exits", "attach", "loop", "replay", "backends", "card"},
+    {"model", "prediction"},
+    {"convert"},
+    {"cli", "__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+
+
+def test_no_import_points_up():
+    found = 0
+    for file in SOURCE.rglob("*.py"):
+        part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("offramp"):
+                parts = node.module.split(".")
+                names = [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("offramp.")]
+            for name in set(names) & set(LEVEL):
+                found += 1
+                assert LEVEL[name] <= LEVEL[part], f"{file} imports {name}"
+    assert found > 50
+
+
+def test_every_module_has_its_level():
+    parts = {
+        path.name.removesuffix(".py")
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert parts - {"__init__", "py.typed"} == set(LEVEL)
+
+
+def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
+    """Built, installed and used as a stranger would; the heavy libraries are borrowed from this environment."""
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    own = tmp_path / "env" / "bin" / "python"
+    install = [own, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([own, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
+    outer = python(purelib).strip()
+    # plain path entry: the outer environment's libraries, but not its editable install of ourselves
+    (site / "borrowed.pth").write_text(outer + "\n")
+    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("a lovely film\nbad\n")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    where = "import offramp; print(offramp.__file__)"
+    home = subprocess.run([own, "-c", where], check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert str(site) in home.stdout
+    assert (site / "offramp" / "py.typed").is_file()
+    answered = subprocess.run(
+        [tmp_path / "env" / "bin" / "offramp", "predict", tmp_path / "model", tmp_path / "texts.txt"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert answered.returncode == 0, answered.stderr
+    assert [json.loads(line)["exit_layer"] for line in answered.stdout.splitlines()] == [4, 4]

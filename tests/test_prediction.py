@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offramp import prediction
+from offramp.errors import BadInput, BadValue
+from offramp.prediction import Ragged, batches_by_tokens
+from tests.tiny import LAYERS, WORDS, adaptive
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return adaptive("bert", tmp_path_factory.mktemp("model") / "encoder", num_labels=3, labels=["no", "perhaps", "yes"])
+
+
+def some_texts(count: int, seed: int = 0) -> list[str]:
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, size=draw.integers(0, 12))) for _ in range(count)]
+
+
+def test_answers_come_in_the_callers_order(model, monkeypatch):
+    texts = some_texts(50)
+    alone = [next(iter(model.predict([text], policy="patience:1"))) for text in texts]
+    assert len({answer.exit_layer for answer in alone}) > 1
+    monkeypatch.setattr(prediction, "CHUNK", 17)
+    for budget in (1, 40, 100_000):
+        together = list(model.predict(texts, policy="patience:1", batch_tokens=budget))
+        assert [one.exit_layer for one in together] == [one.exit_layer for one in alone]
+        assert [one.label for one in together] == [one.label for one in alone]
+        assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=1e-5)
+
+
+def test_an_endless_iterator_is_read_in_chunks(model, monkeypatch):
+    monkeypatch.setattr(prediction, "CHUNK", 10)
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        for text in itertools.cycle(some_texts(7)):
+            taken += 1
+            yield text
+
+    answers = model.predict(endless())
+    assert len(list(itertools.islice(answers, 25))) == 25
+    assert taken == 30
+
+
+def test_texts_pairs_and_empty_texts_may_be_mixed(model):
+    texts = ["good film", ("good film", "bad plot"), "", ("", ""), "bad"]
+    answers = list(model.predict(texts))
+    assert len(answers) == 5
+    alone = [next(iter(model.predict([text]))) for text in texts]
+    assert [one.score for one in answers] == pytest.approx([one.score for one in alone], abs=1e-5)
+    assert answers[0].score != pytest.approx(answers[1].score, abs=1e-4)
+
+
+def test_an_answer_carries_every_score(model):
+    answer = next(iter(model.predict(["a lovely film"])))
+    assert set(answer.scores) == {"no", "perhaps", "yes"}
+    assert sum(answer.scores.values()) == pytest.approx(1, abs=1e-5)
+    assert answer.scores[answer.label] == answer.score == max(answer.scores.values())
+    assert answer.exit_layer == LAYERS
+
+
+def test_multi_label_and_regression_answer_in_their_own_way(tmp_path):
+    several = adaptive("bert", tmp_path / "a", num_labels=3, problem_type="multi_label_classification")
+    answer = next(iter(several.predict(["a lovely film"])))
+    assert answer.label == [label for label, score in answer.scores.items() if score > 0.5]
+    assert answer.score == max(answer.scores.values())
+    one = adaptive("bert", tmp_path / "b", num_labels=1)
+    answer = next(iter(one.predict(["a lovely film"])))
+    assert answer.label is None
+    assert list(answer.scores.values()) == [answer.score]
+
+
+def test_long_texts_are_cut_with_a_note(model, caplog):
+    answers = list(model.predict(["good " * 37, "bad " * 200_000, "bad"]))
+    assert len(answers) == 3
+    assert caplog.messages == ["2 texts are longer than 38 tokens; they were cut there."]
+    caplog.clear()
+    assert len(list(model.predict(["good " * 36]))) == 1  # just fits
+    assert caplog.messages == []
+
+
+def test_training_mode_is_left_as_it_was(model):
+    model.train()
+    first = [one.score for one in model.predict(some_texts(5))]
+    assert model.training
+    model.eval()
+    assert first == pytest.approx([one.score for one in model.predict(some_texts(5))], abs=1e-6)
+
+
+def test_mistakes_raise_at_the_call(model):
+    with pytest.raises(BadInput, match="put the one text into a list"):
+        model.predict("a text")
+    with pytest.raises(BadValue, match="batch_tokens is 0"):
+        model.predict(["a"], batch_tokens=0)
+    with pytest.raises(BadValue, match="LTE"):
+        model.predict(["a"], policy="learned:0.1")
+    with pytest.raises(BadInput, match="Text 2 is 3.5; a text is a string or a pair"):
+        list(model.predict(["a", 3.5]))
+
+
+def test_progress_is_shown_on_request(model, capsys):
+    list(model.predict(some_texts(5), progress=True))
+    assert "5" in capsys.readouterr().err
+    list(model.predict(some_texts(5)))
+    assert capsys.readouterr().err == ""
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=80), st.integers(1, 200))
+def test_batches_keep_the_budget_and_every_row(lengths, budget):
+    ordered = np.sort(np.array(lengths))
+    cuts = list(batches_by_tokens(ordered, budget))
+    assert cuts[0][0] == 0
+    assert cuts[-1][1] == len(lengths)
+    assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(cuts))
+    for start, stop in cuts:
+        assert stop > start
+        assert stop - start == 1 or (stop - start) * ordered[stop - 1] <= budget
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=8), st.randoms())
+def test_ragged_rows_pad_as_they_should(rows, random):
+    picked = [random.randrange(len(rows)) for _ in range(5)]
+    table, real = Ragged.of(rows).padded(np.array(picked), pad=0)
+    longest = max(1, *(len(rows[row]) for row in picked))
+    assert table.tolist() == [rows[row] + [0] * (longest - len(rows[row])) for row in picked]
+    assert real.sum(1).tolist() == [len(rows[row]) for row in picked]
+
+
+def test_rows_are_answered_on_the_models_device(model):
+    assert next(iter(model.predict(["a"]))).score == pytest.approx(
+        next(iter(model.to(torch.device("cpu")).predict(["a"]))).score
+    )
