@@ -69,7 +69,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def answer(self, content: dict | list) -> None:
         body = json.dumps(content).encode()

