@@ -36,16 +36,20 @@ from setting import Texts, cpu_name, make_tokenizer, read_texts
 
 @dataclass(frozen=True)
 class Forced(Policy):
-    """Lets every row go at a layer drawn beforehand, after computing the entropy that would decide."""
+    """The entropy policy with a threshold per row and exit, so that each row leaves where it was drawn to."""
 
     name: ClassVar[str] = "forced"
-    layers: Tensor  # (rows,)
+    thresholds: Tensor  # (rows, exits)
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Leave where it was drawn."""
-        layers = self.layers if memory is None else memory["layers"]
-        certain = entropy(said.logits) < -1.0  # computed, never true
-        return (layers == said.layer) | certain, {"layers": layers}
+        """Compare each row's entropy with its own threshold."""
+        thresholds = self.thresholds if memory is None else memory["thresholds"]
+        return entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
+
+
+def thresholds_for(layers: Tensor, exits: Sequence[int]) -> Tensor:
+    """Beyond any entropy at the exit that was drawn, below any elsewhere."""
+    return torch.where(layers[:, None] == torch.tensor(exits), 1e9, -1.0)
 
 
 def make_plain(args: argparse.Namespace) -> BertForSequenceClassification:
@@ -74,13 +78,13 @@ Contestant = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def contestants(
-    plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], drawn: dict[str, Tensor]
+    plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], thresholds: dict[str, Tensor]
 ) -> dict[str, Contestant]:
     """Who runs: the plain model twice, and for each set of exits never and forced."""
     runs: dict[str, Contestant] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
     for name, model in models.items():
         runs[f"never {name}"] = partial(_never, model)
-        runs[f"adaptive {name}"] = partial(_forced, model, drawn[name])
+        runs[f"adaptive {name}"] = partial(_forced, model, thresholds[name])
     return runs
 
 
@@ -88,8 +92,8 @@ def _never(model: AdaptiveModel, batch: dict[str, Tensor], rows: Tensor) -> Tens
     return model.answer(batch, Never()).logits
 
 
-def _forced(model: AdaptiveModel, layers: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    return model.answer(batch, Forced(layers[rows])).logits
+def _forced(model: AdaptiveModel, thresholds: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
+    return model.answer(batch, Forced(thresholds[rows])).logits
 
 
 def race(
@@ -177,6 +181,7 @@ def main() -> None:
     models = {name: make_adaptive(plain, args.heads, layers) for name, layers in exits.items()}
     draw = np.random.default_rng(args.seed)
     drawn = {name: torch.from_numpy(draw.choice(layers, size=len(texts))) for name, layers in exits.items()}
+    thresholds = {name: thresholds_for(drawn[name], layers) for name, layers in exits.items()}
     computed = {name: args.layers / float(drawn[name].float().mean()) for name in exits}
 
     about: dict[str, Any] = {
@@ -197,7 +202,7 @@ def main() -> None:
     rows_few: list[dict[str, float]] = []
     with torch.inference_mode():
         for batch in (int(one) for one in args.batches.split(",")):
-            speed = race(contestants(plain, models, drawn), tokenizer, texts, order, batch, args.repeats)
+            speed = race(contestants(plain, models, thresholds), tokenizer, texts, order, batch, args.repeats)
             rows.append(row(batch, speed, "all", computed["all"]))
             rows_few.append(row(batch, speed, "few", computed["few"]))
     show(f"exits on all {args.layers} layers", rows)

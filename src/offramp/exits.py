@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 
 from offramp.backbones import HeadShape, Inside
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.stepper import Problem
+from offramp.stepper import ExitPoint, Problem
 
 __all__ = ["Exits", "Head", "exit_loss"]
 
@@ -45,7 +45,7 @@ class Head(nn.Module):
             read = self.activation(self.dense(self.input_dropout(read)))
             if self.dense_norm is not None:
                 read = self.dense_norm(read)
-        return self.dropout(read)
+        return self.dropout(read) if self.training else read
 
     def forward(self, features: Tensor) -> Tensor:
         """The logits, (rows, classes)."""
@@ -81,7 +81,18 @@ class Exits(nn.ModuleDict):
         if config.ramp:
             ramp = _shape(config, ExitSpec(specs[-1].layer, "pooler", "first"), is_last=True)
             self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
-        self.shares_pooler = tuple(spec.head == "shared" for spec in specs)
+        layers = [spec.layer for spec in specs]
+        ramp_answers = config.faithful and config.ramp == "answers"
+        if ramp_answers:  # it may let rows go first, as the originals' never-trained last highway did
+            layers.append(layers[-1])
+        self.points = tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
+        self.shares_pooler = tuple(spec.head == "shared" for spec in specs) + (False,) * ramp_answers
+
+    def at(self, point: ExitPoint) -> Head:
+        """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
+        head = self.head(point.layer)
+        is_ramp = point is not self.points[-1] and point.layer == self.points[-1].layer
+        return head.ramp if is_ramp and head.ramp is not None else head
 
     def head(self, layer: int) -> Head:
         """The head on a layer."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offramp.errors import BadValue
 from offramp.policies import Memory, Policy
-from offramp.stepper import Batch, ExitPoint, Said, Stepper
+from offramp.stepper import Batch, ExitPoint, Rows, Said, Stepper
 
 __all__ = ["Left", "every_exit", "run", "within_budget"]
 
@@ -44,23 +45,26 @@ def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int |
     """
     *early, last = within_budget(stepper.exits, max_layers)
     state = stepper.embed(batch)
-    inside: Tensor | None = None  # the batch's rows that are still inside; None: all of them
-    gone: list[tuple[Tensor | None, Said]] = []
+    inside: Rows | None = None  # the batch's rows that are still inside; None: all of them
+    gone: list[tuple[Rows | None, Said]] = []
     memory: Memory | None = None
     for point in early:
         if not policy.listens(point):
             continue
         state, said = stepper.advance(state, point)
         leaves, memory = policy.step(said, memory)
-        stay = leaves.logical_not().nonzero().squeeze(1)
-        if len(stay) == len(leaves):
+        decided = leaves.numpy(force=True)  # the one place where the host waits
+        stay = np.flatnonzero(~decided)
+        if len(stay) == len(decided):
             continue
         if len(stay) == 0:
             return _collect([*gone, (inside, said)])
-        leave = leaves.nonzero().squeeze(1)
+        leave = np.flatnonzero(decided)
         gone.append((_pick(inside, leave), _rows_of(said, leave)))
         inside = _pick(inside, stay)
-        memory = {key: value.index_select(0, stay) for key, value in memory.items()}
+        if memory:
+            kept = _tensor(stay, leaves)
+            memory = {key: value.index_select(0, kept) for key, value in memory.items()}
         state = stepper.keep(state, stay)
     state, said = stepper.advance(state, last)
     return _collect([*gone, (inside, said)])
@@ -76,21 +80,28 @@ def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[Said, ...]:
     return tuple(said)
 
 
-def _pick(inside: Tensor | None, rows: Tensor) -> Tensor:
-    return rows if inside is None else inside.index_select(0, rows)
+def _pick(inside: Rows | None, rows: Rows) -> Rows:
+    return rows if inside is None else inside[rows]
 
 
-def _rows_of(said: Said, rows: Tensor) -> Said:
-    return Said(said.exit, said.layer, said.problem, said.logits.index_select(0, rows))
+def _rows_of(said: Said, rows: Rows) -> Said:
+    return Said(said.exit, said.layer, said.problem, said.logits.index_select(0, _tensor(rows, said.logits)))
 
 
-def _collect(gone: list[tuple[Tensor | None, Said]]) -> Left:
-    logits = torch.cat([said.logits for _, said in gone]) if len(gone) > 1 else gone[0][1].logits
+def _collect(gone: list[tuple[Rows | None, Said]]) -> Left:
+    """The groups that left together, back in the batch's order."""
+    if len(gone) == 1:
+        (_, said), rows = gone[0], len(gone[0][1].logits)
+        exits, layers = np.full(rows, said.exit), np.full(rows, said.layer)
+        return Left(said.logits, *(_tensor(one, said.logits) for one in (exits, layers)))
+    order = np.concatenate([rows for rows, _ in gone if rows is not None])
     sizes = [len(said.logits) for _, said in gone]
-    left_by = torch.tensor([[said.exit for _, said in gone], [said.layer for _, said in gone]])
-    left_by = left_by.repeat_interleave(torch.tensor(sizes), dim=1).to(logits.device)  # (2, rows)
-    rows = [rows for rows, _ in gone if rows is not None]
-    if rows:
-        back = torch.cat(rows).argsort()  # where each of the caller's rows stands in the groups
-        logits, left_by = logits.index_select(0, back), left_by.index_select(1, back)
-    return Left(logits, left_by[0], left_by[1])
+    left_by = np.empty((2, len(order)), dtype=np.int64)
+    left_by[:, order] = np.repeat([[said.exit for _, said in gone], [said.layer for _, said in gone]], sizes, axis=1)
+    logits = torch.cat([said.logits for _, said in gone])
+    logits = torch.empty_like(logits).index_copy_(0, _tensor(order, logits), logits)
+    return Left(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits))
+
+
+def _tensor(numbers: Rows, like: Tensor) -> Tensor:
+    return torch.from_numpy(numbers).to(like.device)

@@ -196,9 +196,7 @@ class AdaptiveModel(PreTrainedModel):
     def stepper(self) -> TorchStepper:
         """The backbone and its exits as the loop sees them."""
         config: AdaptiveConfig = self.config
-        layers = [spec.layer for spec in config.exit_specs]
-        ramp_answers = config.faithful and config.ramp == "answers"
-        return TorchStepper(config.family, self.backbone, self.exits, layers, config.problem, ramp_answers)
+        return TorchStepper(config.family, self.backbone, self.exits, config.problem)
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the config's, perhaps with another threshold; checked."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offramp.stepper import Batch, ExitPoint, Said
+from offramp.stepper import Batch, ExitPoint, Rows, Said
 
 __all__ = ["Replay"]
 
@@ -35,6 +35,6 @@ class Replay:
         sure = None if one.uncertainty is None else one.uncertainty.index_select(0, state)
         return state, replace(one, logits=one.logits.index_select(0, state), uncertainty=sure)
 
-    def keep(self, state: Tensor, rows: Tensor) -> Tensor:
+    def keep(self, state: Tensor, rows: Rows) -> Tensor:
         """Go on with these rows."""
-        return state.index_select(0, rows)
+        return state.index_select(0, torch.from_numpy(rows).to(state.device))

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "ExitPoint", "Problem", "Said", "Stepper"]
+__all__ = ["Batch", "ExitPoint", "Problem", "Rows", "Said", "Stepper"]
 
 Batch = Mapping[str, Tensor]
 """input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
+
+Rows = NDArray[np.int64]
+"""Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
 
 State = TypeVar("State")
 
@@ -64,6 +69,6 @@ class Stepper(Protocol[State]):
         """Run the layers up to `point` and ask its exit."""
         ...
 
-    def keep(self, state: State, rows: Tensor) -> State:
-        """Go on with these rows (indices into the state's rows, ascending)."""
+    def keep(self, state: State, rows: Rows) -> State:
+        """Go on with these of the state's rows."""
         ...

@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
 from offramp.errors import BadInput, BadValue
-from offramp.stepper import Batch
+from offramp.stepper import Batch, Rows
 
 __all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "trim_mask"]
 
@@ -52,7 +52,7 @@ class Inside:
     hidden: Tensor  # (rows, length, hidden size)
     attention: Tensor | None  # the mask as the family's layers take it; None: nothing is padded
     weights: Tensor | None  # (rows, 1, length), each real token's share of the mean; None: nothing is padded
-    lengths: Tensor | None  # (rows,), up to the last real token; None: nothing is padded
+    lengths: Rows | None  # each row up to its last real token, on the host; None: nothing is padded
     depth: int = 0
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # what only this family's layers need
 
@@ -122,7 +122,7 @@ class Family(ABC):
                 raise BadInput(
                     f"Row {row} of the batch starts with padding; pad on the right (tokenizer.padding_side = 'right')."
                 )
-            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).numpy(force=True)
             longest = int(lengths.max())
             ids, mask = ids[:, :longest], mask[:, :longest]
             types = None if types is None else types[:, :longest]
@@ -144,26 +144,22 @@ class Family(ABC):
             inside = replace(inside, hidden=self.layer(encoder, index, inside), depth=index + 1)
         return inside
 
-    def keep(self, inside: Inside, rows: Tensor) -> Inside:
+    def keep(self, inside: Inside, rows: Rows) -> Inside:
         """Some of the rows, cut to the longest of them."""
-        hidden, weights = inside.hidden, inside.weights
-        if inside.lengths is None or weights is None:
-            length = hidden.shape[1]
-            return replace(
-                inside,
-                hidden=hidden.index_select(0, rows),
-                attention=trim_mask(inside.attention, rows, length),
-                extra=self.trim_extra(inside.extra, rows, length),
-            )
-        lengths = inside.lengths.index_select(0, rows)
-        length = int(lengths.max())
+        hidden, weights, lengths = inside.hidden, inside.weights, inside.lengths
+        kept = torch.from_numpy(rows).to(hidden.device)
+        length = hidden.shape[1]
+        if lengths is not None and weights is not None:
+            lengths = lengths[rows]
+            length = int(lengths.max())
+            weights = weights[:, :, :length].index_select(0, kept)
         return Inside(
-            hidden[:, :length].index_select(0, rows),
-            trim_mask(inside.attention, rows, length),
-            weights[:, :, :length].index_select(0, rows),
+            hidden[:, :length].index_select(0, kept),
+            trim_mask(inside.attention, kept, length),
+            weights,
             lengths,
             inside.depth,
-            self.trim_extra(inside.extra, rows, length),
+            self.trim_extra(inside.extra, kept, length),
         )
 
 
