@@ -154,7 +154,7 @@ def main() -> None:
     """Parse, race, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, help="one text per line (Python's documentation)")
-    parser.add_argument("--count", type=int, default=384, help="how many texts (%(default)s)")
+    parser.add_argument("--count", type=int, default=256, help="how many texts (%(default)s)")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument(
@@ -164,7 +164,7 @@ def main() -> None:
         help="ours or the originals'",
     )
     parser.add_argument("--batches", default="1,8,32,64", help="batch sizes (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures there")

@@ -90,8 +90,8 @@ class Exits(nn.ModuleDict):
 
     def at(self, point: ExitPoint) -> Head:
         """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
-        head = self.head(point.layer)
-        is_ramp = point is not self.points[-1] and point.layer == self.points[-1].layer
+        head, last = self.head(point.layer), self.points[-1]
+        is_ramp = point.layer == last.layer and point.number < last.number
         return head.ramp if is_ramp and head.ramp is not None else head
 
     def head(self, layer: int) -> Head:

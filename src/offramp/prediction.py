@@ -27,7 +27,8 @@ Text = str | tuple[str, str]
 Ints = NDArray[np.int64]
 
 CHUNK = 4096  # texts that are sorted together; what bounds the memory of a long stream
-BATCH_TOKENS = 2048  # padded tokens in a batch
+BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU, where larger ones leave the cache
+BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
 
 logger = logging.getLogger("offramp")
 
@@ -64,7 +65,9 @@ def predict(
     """Answers in the texts' order; at most one chunk of texts is in memory at a time."""
     if isinstance(texts, str):
         raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
-    budget = BATCH_TOKENS if batch_tokens is None else batch_tokens
+    budget = batch_tokens
+    if budget is None:
+        budget = BATCH_TOKENS if model.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE
     if budget < 1:
         raise BadValue(f"batch_tokens is {budget}; it must be at least 1.")
     return _stream(model, texts, policy, max_layers, budget, progress)
