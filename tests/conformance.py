@@ -163,7 +163,8 @@ def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
 def policy_of(run: dict[str, Any]) -> Policy:
     """The design's policy for a run of the original."""
     given = run.get("threshold", 0.0)
-    threshold = tuple(given) if isinstance(given, list) else given
+    # the originals write "never" as a negative threshold; ours is 0, below which nothing lies either
+    threshold = tuple(max(0.0, one) for one in given) if isinstance(given, list) else max(0.0, given)
     if run["policy"] == "entropy":
         return policies.Entropy(threshold)
     if run["policy"] == "lte":

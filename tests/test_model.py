@@ -237,7 +237,6 @@ def test_an_encoder_with_missing_weights_is_refused(tmp_path):
         ({"exits": [1, 9]}, "No layer 9: the backbone has layers 1 to 4"),
         ({"exits": [0, 4]}, "No layer 0"),
         ({"exits": [2, 1, 4]}, "shallow to deep"),
-        ({"exits": [1, 2]}, "add layer 4"),
         ({"exits": []}, "empty"),
         ({"exits": "some"}, "say 'all'"),
         ({"exits": ["1", 4]}, "whole numbers"),
@@ -251,6 +250,11 @@ def test_exits_that_cannot_be_are_refused(options, fault, tmp_path):
     folder = save_encoder("bert", tmp_path / "bert")
     with pytest.raises(BadValue, match=fault):
         AdaptiveModel.from_backbone(folder, **options)
+
+
+def test_the_full_model_is_always_an_exit(tmp_path):
+    model = AdaptiveModel.from_backbone(save_encoder("bert", tmp_path / "bert"), exits=[1, 3])
+    assert [spec.layer for spec in model.config.exit_specs] == [1, 3, 4]
 
 
 def test_unknown_names_get_a_guess(tmp_path):

@@ -146,3 +146,28 @@ def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
     )
     assert answered.returncode == 0, answered.stderr
     assert [json.loads(line)["exit_layer"] for line in answered.stdout.splitlines()] == [4, 4]
+
+
+def test_the_readme_runs(tmp_path, monkeypatch):
+    """The README's Python, with a tiny encoder in place of the one that it names."""
+    from tests.tiny import save_encoder
+
+    text = (ROOT / "README.md").read_text()
+    (code,) = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    save_encoder("bert", tmp_path / "bert-base-uncased")
+    monkeypatch.chdir(tmp_path)
+    assert '"bert-base-uncased", exits=[3, 6, 9, 12]' in code
+    exec(code.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
+    assert (tmp_path / "my-model" / "config.json").is_file()
+
+
+def test_what_the_readme_lists_is_what_there_is():
+    from offramp.backbones import FAMILIES
+    from offramp.convert import KINDS
+    from offramp.policies import POLICIES
+
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in POLICIES if f"`{name}`" not in text] == []
+    assert len(FAMILIES) == 10
+    squeezed = text.lower().replace("xlm-r,", "xlm-roberta,").replace("-v2/v3", "-v2")
+    assert [name for name in [*FAMILIES, *KINDS] if name not in squeezed] == []

@@ -66,7 +66,8 @@ class AdaptiveConfig(PreTrainedConfig):
         if self.exits is None:
             self.exits = [asdict(ExitSpec(layer)) for layer in range(1, depth + 1)]
         specs = [spec if isinstance(spec, ExitSpec) else ExitSpec(**spec) for spec in self.exits]
-        exit_layers([spec.layer for spec in specs], depth)
+        if exit_layers([spec.layer for spec in specs], depth)[-1] != specs[-1].layer:
+            raise BadModel(f"The last exit is the full model: the config lacks an exit on layer {depth}.")
         self.exits = [asdict(spec) for spec in specs]
         if self.ramp is not None and self.ramp not in RAMPS:
             raise UnknownName("ramp", self.ramp, RAMPS)
@@ -114,14 +115,14 @@ class AdaptiveConfig(PreTrainedConfig):
 
 
 def exit_layers(wanted: str | Iterable[int], depth: int) -> tuple[int, ...]:
-    """The layers that get an exit: `"all"` or a list that ends with the last layer."""
+    """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks."""
     if isinstance(wanted, str):
         if wanted != "all":
             raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
         return tuple(range(1, depth + 1))
     layers = list(wanted)
     _check_layers(layers, depth)
-    return tuple(layers)
+    return tuple(layers) if layers[-1] == depth else (*layers, depth)
 
 
 def _check_layers(layers: Sequence[Any], depth: int) -> None:
@@ -134,8 +135,6 @@ def _check_layers(layers: Sequence[Any], depth: int) -> None:
         raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")
     if sorted(set(layers)) != list(layers):
         raise BadValue(f"Exits go from shallow to deep, each once; got {written}.")
-    if layers[-1] != depth:
-        raise BadValue(f"The last exit is the full model: add layer {depth} to the exits {written}.")
 
 
 def family_of(config: PreTrainedConfig) -> Family:

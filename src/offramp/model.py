@@ -95,7 +95,7 @@ class AdaptiveModel(PreTrainedModel):
     ) -> AdaptiveModel:
         """Put exits on an encoder or on a fine-tuned classifier (a folder or a name on the Hub).
 
-        `exits` is "all" or a list of layers from 1 that ends with the last. `heads` is linear, pooler,
+        `exits` is "all" or a list of layers from 1; the last layer always has one. `heads` is linear, pooler,
         shared or family; `pooling` first or mean; `num_layers` takes only the first so many layers.
         New heads are random: train them before you believe an answer. A classifier keeps its own head
         and its labels at the last exit.
