@@ -24,25 +24,27 @@ Written by `benchmarks/write_page.py` from the files in `benchmarks/results`; no
 def efficiency(results: dict[str, Any]) -> str:
     """Measured against computed speedup."""
     about = results["about"]
-    lines = [
-        "## How much of the computed speedup is really there",
-        "",
-        f"`python benchmarks/exit_efficiency.py`, {about['date']}, {about['cpu']}, {about['threads']} threads, "
-        f"torch {about['torch']}, transformers {about['transformers']}. A random encoder of {about['layers']} layers of "
-        f"{about['hidden']}, {about['heads']} heads; {about['texts']} sentences of {about['mean_tokens']:.0f} tokens on "
-        f"average; exit layers drawn uniformly and forced; tokenisation inside the clock; contestants take turns on every "
-        f"batch; medians of {about['repeats']} repeats. *computed* is layers over mean exit layer, *measured* is adaptive "
-        "over plain; *plain again* is the same plain model a second time, so its distance from 1 is the noise.",
-        "",
-    ]
+    setting = (
+        f"`python benchmarks/exit_efficiency.py`, {about['date']}, {about['cpu']}, {about['threads']} threads, torch "
+        f"{about['torch']}, transformers {about['transformers']}. A random encoder of {about['layers']} layers of "
+        f"{about['hidden']}, {about['heads']} heads; {about['texts']} sentences of {about['mean_tokens']:.0f} tokens "
+        "on average; exit layers drawn uniformly and forced; tokenisation inside the clock; contestants take turns "
+        f"on every batch; medians of {about['repeats']} repeats. *computed* is layers over mean exit layer, "
+        "*measured* is adaptive over plain; *plain again* is the same plain model a second time, so its distance "
+        "from 1 is the noise."
+    )
+    columns = (
+        "batch",
+        "plain, texts/s",
+        "plain again",
+        "never-exit ÷ plain",
+        "adaptive, texts/s",
+        "computed",
+        "measured",
+    )
+    lines = ["## How much of the computed speedup is really there", "", setting, ""]
     for title, key in (("Exits on all layers", "rows"), ("Four exits", "rows_few")):
-        lines += [
-            f"**{title}**",
-            "",
-            "| batch | plain, texts/s | plain again | never-exit ÷ plain | adaptive, texts/s | computed | measured "
-            "| measured ÷ computed |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
+        lines += [f"**{title}**", "", f"| {' | '.join(columns)} | measured ÷ computed |", "|---" * 8 + "|"]
         for row in results[key]:
             plain = row["plain"]
             lines.append(
@@ -58,9 +60,9 @@ def short(results: dict[str, Any]) -> str:
     """The README's table: what is left of the computed speedup."""
     about = results["about"]
     batches = [str(row["batch"]) for row in results["rows"]]
+    shape = f"{about['layers']} layers of {about['hidden']}"
     lines = [
-        f"Measured ÷ computed, {about['layers']} layers of {about['hidden']}, {about['cpu']}, {about['threads']} threads, "
-        f"{about['date']}:",
+        f"Measured ÷ computed, {shape}, {about['cpu']}, {about['threads']} threads, {about['date']}:",
         "",
         f"| batch | {' | '.join(batches)} |",
         f"|---|{'---|' * len(batches)}",
@@ -74,15 +76,12 @@ def short(results: dict[str, Any]) -> str:
 def memory(results: dict[str, Any]) -> str:
     """Peak memory by file length."""
     about = results["about"]
-    lines = [
-        "## Memory on long files",
-        "",
-        f"`python benchmarks/million_lines.py`, {about['date']}, {about['cpu']}, torch {about['torch']}. `offramp predict` "
-        "with a tiny model (two layers of 32), in a process of its own; seconds include its start.",
-        "",
-        "| lines | seconds | lines/s | peak memory |",
-        "|---|---|---|---|",
-    ]
+    setting = (
+        f"`python benchmarks/million_lines.py`, {about['date']}, {about['cpu']}, torch {about['torch']}. `offramp "
+        "predict` with a tiny model (two layers of 32), in a process of its own; seconds include its start."
+    )
+    columns = "| lines | seconds | lines/s | peak memory |"
+    lines = ["## Memory on long files", "", setting, "", columns, "|---|---|---|---|"]
     for row in results["rows"]:
         speed = row["lines"] / row["seconds"]
         lines.append(f"| {row['lines']:,} | {row['seconds']:.1f} | {speed:,.0f} | {row['peak_mb']:.0f} MB |")
