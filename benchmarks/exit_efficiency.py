@@ -3,7 +3,8 @@
 A random encoder, so that quality plays no part; every text's exit layer is drawn beforehand, uniformly over
 the exits, and forced. The policy computes its entropies all the same, so that the decision is paid for.
 All contestants share the encoder's weights, get the same length-sorted batches, tokenise inside the clock,
-and take turns on every batch; a figure is the median over the repeats.
+and take turns on every batch; a batch's time is the median of its repeats. `limit` is the ratio that the same
+layers reach alone, without a head or a decision.
 
     python benchmarks/exit_efficiency.py [--texts FILE] [--heads pooler] [--json FILE]
 """
@@ -80,11 +81,12 @@ Contestant = Callable[[dict[str, Tensor], Tensor], Tensor]
 def contestants(
     plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], thresholds: dict[str, Tensor]
 ) -> dict[str, Contestant]:
-    """Who runs: the plain model twice, and for each set of exits never and forced."""
+    """Who runs: the plain model twice, and for each set of exits never, forced, and the layers alone."""
     runs: dict[str, Contestant] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
     for name, model in models.items():
         runs[f"never {name}"] = partial(_never, model)
         runs[f"adaptive {name}"] = partial(_forced, model, thresholds[name])
+        runs[f"layers {name}"] = partial(_layers_only, model, thresholds[name] > 0)
     return runs
 
 
@@ -96,6 +98,21 @@ def _forced(model: AdaptiveModel, thresholds: Tensor, batch: dict[str, Tensor], 
     return model.answer(batch, Forced(thresholds[rows])).logits
 
 
+def _layers_only(model: AdaptiveModel, drawn: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
+    """The same rows through the same layers without heads or decisions: what the loop cannot beat."""
+    stepper = model.stepper
+    leaves_at = drawn[rows].int().argmax(1).numpy() + 1  # the number of the exit that was drawn
+    state = stepper.embed(batch)
+    for point in stepper.exits:
+        state = stepper.family.step(stepper.encoder, state, point.layer)
+        stay = np.flatnonzero(leaves_at > point.number)
+        if len(stay) == 0:
+            break
+        if len(stay) < len(leaves_at):
+            state, leaves_at = stepper.keep(state, stay), leaves_at[stay]
+    return state.hidden
+
+
 def race(
     runs: dict[str, Contestant],
     tokenizer: PreTrainedTokenizerFast,
@@ -104,12 +121,11 @@ def race(
     batch: int,
     repeats: int,
 ) -> dict[str, float]:
-    """Texts per second of each contestant: they take turns on every batch; medians over the repeats."""
+    """Texts per second of each contestant: they take turns on every batch; per batch the median of its repeats."""
     cuts = [order[start : start + batch] for start in range(0, len(order), batch)]
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
     names = list(runs)
+    seconds: dict[str, list[list[float]]] = {name: [[] for _ in cuts] for name in names}
     for repeat in range(-1, repeats):  # one round to warm up
-        spent = dict.fromkeys(runs, 0.0)
         for number, rows in enumerate(cuts):
             chosen = [texts[row] for row in rows.tolist()]
             turn = (number + repeat) % len(names)
@@ -117,11 +133,9 @@ def race(
                 start = time.perf_counter()
                 encoded = tokenizer(chosen, padding=True, return_tensors="pt")
                 runs[name](dict(encoded), rows)
-                spent[name] += time.perf_counter() - start
-        if repeat >= 0:
-            for name, took in spent.items():
-                seconds[name].append(took)
-    return {name: len(order) / statistics.median(took) for name, took in seconds.items()}
+                if repeat >= 0:
+                    seconds[name][number].append(time.perf_counter() - start)
+    return {name: len(order) / sum(map(statistics.median, took)) for name, took in seconds.items()}
 
 
 def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict[str, float]:
@@ -132,6 +146,7 @@ def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict
         "plain_again": speed["plain again"],
         "never": speed[f"never {name}"],
         "adaptive": speed[f"adaptive {name}"],
+        "layers_only": speed[f"layers {name}"],
         "computed_speedup": computed,
         "measured_speedup": speed[f"adaptive {name}"] / speed["plain"],
     }
@@ -140,12 +155,13 @@ def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict
 def show(title: str, rows: Sequence[dict[str, float]]) -> None:
     """The table."""
     print(f"\n{title}")
-    names = ("plain/s", "again/s", "never/s", "adapt/s", "never", "computed", "measured", "ratio")
+    names = ("plain/s", "again/s", "never/s", "adapt/s", "never", "computed", "measured", "ratio", "limit")
     print(f"{'batch':>5}" + "".join(f"{name:>10}" for name in names))
     for one in rows:
         speeds = [one[key] for key in ("plain", "plain_again", "never", "adaptive")]
         ratios = [one["never"] / one["plain"], one["computed_speedup"], one["measured_speedup"]]
         ratios.append(one["measured_speedup"] / one["computed_speedup"])
+        ratios.append(one["layers_only"] / one["plain"] / one["computed_speedup"])
         line = "".join(f"{speed:>10.1f}" for speed in speeds) + "".join(f"{ratio:>10.3f}" for ratio in ratios)
         print(f"{one['batch']:>5}{line}")
 

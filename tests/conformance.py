@@ -123,7 +123,7 @@ def claim(name: str, holds: bool, detail: str = "") -> Check:
 
 def checks_of_model(case: Case) -> Iterator[Check]:
     """Every exit's answer, then every run under its policy, by rows and together."""
-    kind = case.about["kind"]
+    kind, runs = case.about["kind"], case.about["runs"]
     found = detect(read(case.folder / "checkpoint")).name
     yield claim("kind detected", found == ("deebert" if kind == "romebert" else kind), found)
     model = case.model()
@@ -136,10 +136,12 @@ def checks_of_model(case: Case) -> Iterator[Check]:
         yield close("entropy", entropy(logits), wanted)
     if (wanted := case.take("lte")) is not None:
         yield close("lte", out.exit_uncertainty.T, wanted)
-    faithful = case.model(faithful=True) if kind in HIGHWAYS else None
-    if faithful is not None:
+    # entropy on a regression is refused unless faithful, whosever it is
+    judged = case.about["task"] == "regression" and any(run.get("policy") == "entropy" for run in runs.values())
+    faithful = case.model(faithful=True) if kind in HIGHWAYS or judged else None
+    if faithful is not None and kind in HIGHWAYS:
         yield from checks_of_ramp(case, faithful)
-    for name, run in case.about["runs"].items():
+    for name, run in runs.items():
         if f"{name}/exit_layer" in case.expected and name != "batch4":
             yield from checks_of_run(case, name, run, model, faithful)
 

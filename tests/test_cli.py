@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,8 @@ def test_predict_reads_standard_input(model, capsys, monkeypatch):
         ("a.jsonl", '"good film"\n"bad"\n', []),
         ("a.json", '{"x": "good film"}\n{"x": "bad"}\n', ["--text-column", "x"]),
         ("a.data", "good film\nbad\n", []),
+        ("a.tsv", "id\tsentence\n1\tgood film\n2\tbad\n\n\n", []),
+        ("a.csv", "text,id\ngood film,1\nbad,2\n\n", []),
         ("a.data", "sentence\ngood film\nbad", ["--input-format", "tsv"]),
     ],
 )
@@ -173,6 +176,10 @@ def test_long_texts_get_a_note(model, tmp_path, capsys):
         (b'{"text": "a"}\n{"text": \n', "a.jsonl", [], "line 2: not JSON"),
         (b'{"txt": "a"}\n', "a.jsonl", [], "line 1: the fields are txt"),
         (b"[1]\n", "a.jsonl", [], "line 1: expected an object"),
+        (b'{"text": "bad \\ud83d"}\n', "a.jsonl", [], "line 1: character 5 of the text is half of a pair"),
+        (b"[" * 100_000, "a.jsonl", [], "line 1: not JSON"),
+        (b'{"text": ' + b"1" * 5000 + b"}", "a.jsonl", [], "line 1: not JSON"),
+        (b"a\tsentence\n1\tx\n\n2\ty\n", "a.tsv", [], "line 3: 1 column, expected 2"),
         (b"a\n", "a.txt", ["--text-column", "x"], "plain text, which has no columns"),
         (b"a\n", "a.txt", ["--policy", "entropi:0.2"], "Did you mean 'entropy'?"),
         (b"a\n", "a.txt", ["--policy", "entropy:nan"], "threshold is nan"),
@@ -255,6 +262,8 @@ def test_weights_of_another_shape_are_named(copied, texts, capsys):
     [
         ({"policy": {"name": "entropi"}}, "Did you mean 'entropy'?"),
         ({"policy": {"name": "entropy", "threshold": "x"}}, "must be a number"),
+        ({"policy": ["x"]}, "is not a policy"),
+        ({"problem_type": "multilabel"}, "No problem type is called 'multilabel'. Known: multi_label_classification"),
         ({"exits": [{"layer": 9}]}, "No layer 9"),
         ({"exits": [{"layer": 4, "head": "strange"}]}, "No head is called"),
         ({"exits": 3}, "cannot be read as a model"),
@@ -266,6 +275,18 @@ def test_a_config_that_cannot_be_is_refused(change, fault, copied, texts, capsys
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | change))
     assert fault in fails(capsys, "predict", copied, texts)
+
+
+def test_a_policy_may_be_written_into_the_config_by_hand(copied, texts, capsys):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"policy": "layer:2"}))
+    assert {row["exit_layer"] for row in answers(capsys, "predict", copied, texts)} == {2}
+
+
+def test_a_plain_model_is_sent_to_from_backbone(folders, texts, capsys):
+    for family in ("bert", "roberta", "distilbert", "modernbert"):
+        said = fails(capsys, "predict", folders[family], texts)
+        assert f"is a plain {family} model; put exits on it with AdaptiveModel.from_backbone" in said
 
 
 def test_a_config_that_is_no_json_is_refused(copied, texts, capsys):
@@ -338,6 +359,50 @@ def test_convert_keeps_the_tokenizer(tmp_path, capsys):
     assert len(answers(capsys, "predict", tmp_path / "model", tmp_path / "a.txt")) == 2
 
 
+def test_elasticbert_can_be_cut(tmp_path, capsys):
+    dynamic = GOLDEN / "elasticbert-entropy" / "checkpoint"
+    assert main(["convert", str(dynamic), "--output", str(tmp_path / "two"), "--layers", "2"]) == 0
+    assert main(["info", str(tmp_path / "two")]) == 0
+    assert "2 layers" in capsys.readouterr().out
+    for layers in ("0", "7", "-1"):
+        assert "the checkpoint has 6" in fails(
+            capsys, "convert", dynamic, "--output", tmp_path / "x", "--layers", layers
+        )
+
+
+def test_only_a_model_folder_is_overwritten(tmp_path, capsys):
+    source, out = GOLDEN / "deebert-bert-2" / "checkpoint", tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("precious")
+    assert "is not overwritten" in fails(capsys, "convert", source, "--output", out, "--overwrite")
+    assert (out / "thesis.txt").read_text() == "precious"
+    for _ in range(2):
+        assert main(["convert", str(source), "--output", str(tmp_path / "model"), "--overwrite"]) == 0
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "model", out]
+
+
+def test_links_and_pipes_stay_what_they_are(model, texts, tmp_path):
+    real, link, pipe = tmp_path / "real.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to(real)
+    assert main(["predict", model, texts, "--output", str(link), "--overwrite"]) == 0
+    assert link.is_symlink()
+    assert len(real.read_text().splitlines()) == 3
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    assert main(["predict", model, texts, "--output", str(pipe), "--overwrite"]) == 0
+    assert len(reader.communicate(timeout=60)[0].splitlines()) == 3
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_can_be_read(model, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(f"printf 'good\\nbad\\n' > {pipe}", shell=True)
+    assert len(answers(capsys, "predict", model, pipe)) == 2
+    writer.wait(timeout=60)
+
+
 class Bomb:
     """A pickle that would leave a mark if it were executed."""
 
@@ -367,6 +432,7 @@ def test_convert_names_what_is_wrong(tmp_path, capsys):
     assert "No folder" in fails(capsys, "convert", tmp_path / "none", "--output", out)
     assert "ElasticBERT" in fails(capsys, "convert", source, "--output", out, "--layers", "2")
     assert "threshold is nan" in fails(capsys, "convert", source, "--output", out, "--policy", "entropy:nan")
+    assert "LTE" in fails(capsys, "convert", source, "--output", out, "--policy", "learned:0.1")
     weights = torch.load(source / "pytorch_model.bin", weights_only=True)
     lost = weights.pop("bert.encoder.highway.2.classifier.weight")
     torch.save(weights, source / "pytorch_model.bin")
@@ -423,20 +489,31 @@ def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
     assert "required" in fails(capsys, "predict")
 
 
-def test_a_full_disk_ends_with_2_and_leaves_nothing(model, tmp_path):
+@pytest.mark.parametrize(("lines", "limit"), [(5000, 100_000), (3, 50)])
+def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_path):
     file = tmp_path / "a.txt"
-    file.write_text("a lovely film\n" * 5000)
-
-    def small_files_only():
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    done = offramp("predict", model, file, "--output", tmp_path / "out.jsonl", preexec_fn=small_files_only)
+    file.write_text("a lovely film\n" * lines)
+    done = offramp("predict", model, file, "--output", tmp_path / "out.jsonl", preexec_fn=partial(limit_files, limit))
     assert done.returncode == 2
     assert b"Cannot write" in done.stderr
     assert done.stderr.count(b"\n") == 1
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_stops_a_conversion_too(tmp_path):
+    source = GOLDEN / "deebert-bert-2" / "checkpoint"
+    done = offramp("convert", source, "--output", tmp_path / "out", preexec_fn=partial(limit_files, 5000))
+    assert done.returncode == 2
+    assert b"Cannot write" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def limit_files(size: int) -> None:
+    """No file of this process may grow beyond that."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

@@ -98,11 +98,14 @@ seeds = st.integers(0, 10_000)
 some_settings = settings(max_examples=6, deadline=None, derandomize=True)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [(family, "all") for family in FAMILY_NAMES] + [("bert", name) for name in VARIANTS] + [("modernbert", "poolers")],
+)
 @given(seed=seeds, rows=st.integers(2, 9), share=st.floats(0.1, 0.9), data=st.data())
 @some_settings
-def test_a_batch_is_its_rows(family, seed, rows, share, data):
-    model = tiny(family)
+def test_a_batch_is_its_rows(family, variant, seed, rows, share, data):
+    model = tiny(family, variant)
     batch = random_batch(rows, seed)
     order = torch.tensor(data.draw(st.permutations(range(rows)), label="order"))
     cut = data.draw(st.integers(1, rows), label="cut")

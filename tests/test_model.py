@@ -118,10 +118,13 @@ def test_a_plain_trainer_trains_it(saved, tmp_path):
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < 0.6 * before
-    logits, layers, every = trainer.predict(rows).predictions
-    assert logits.shape == (24, 3)
+    answers = trainer.predict(rows)
+    assert answers.predictions.shape == (24, 3)
+    assert (answers.predictions.argmax(-1) == answers.label_ids).mean() > 0.8
+    logits, layers, every = trainer.predict(rows, ignore_keys=[]).predictions
     assert layers.shape == (24,)
     assert every.shape == (24, LAYERS, 3)
+    assert (logits[layers == LAYERS] == every[layers == LAYERS, -1]).all()
 
 
 def test_a_call_may_override_policy_threshold_and_budget(saved):
@@ -227,7 +230,7 @@ def test_an_encoder_with_missing_weights_is_refused(tmp_path):
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BadModel, match=r"lacks 1 weights of its encoder: encoder\.layer\.1\.output\.dense\.weight"):
+    with pytest.raises(BadModel, match=r"lacks 1 weights of its model: encoder\.layer\.1\.output\.dense\.weight"):
         AdaptiveModel.from_backbone(folder)
 
 
@@ -241,6 +244,11 @@ def test_an_encoder_with_missing_weights_is_refused(tmp_path):
         ({"exits": "some"}, "say 'all'"),
         ({"exits": ["1", 4]}, "whole numbers"),
         ({"num_layers": 7}, "has 4 layers"),
+        ({"exits": 4}, "say 'all'"),
+        ({"num_labels": 0}, "at least one label"),
+        ({"labels": []}, "at least one label"),
+        ({"policy": "learned:0.1"}, "LTE"),
+        ({"policy": ["entropy"]}, "is not a policy"),
         ({"num_labels": 3, "labels": ["a", "b"]}, "2 labels are named"),
         ({"policy": "entropy:nan"}, "threshold is nan"),
         ({"num_labels": 1, "policy": "entropy:0.1"}, "regression"),
@@ -321,3 +329,90 @@ def test_a_model_without_a_folder_reads_texts_once_it_has_a_tokenizer(tmp_path):
         list(model.predict(["a film"]))
     model.tokenizer = tokenizer()
     assert len(list(model.predict(["a film"]))) == 1
+
+
+def test_an_encoder_from_the_hub_brings_its_tokenizer_along(tmp_path):
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    script = f"""
+from offramp import AdaptiveModel
+AdaptiveModel.from_backbone("someone/encoder", num_labels=2).save_pretrained({str(tmp_path / "model")!r})
+"""
+    with local_hub() as hub:
+        hub.files |= {file.name: file.read_bytes() for file in encoder.iterdir()}
+        environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=300)
+    assert len(list(AdaptiveModel.from_pretrained(tmp_path / "model").predict(["a film", ("a", "film")]))) == 2
+
+
+@pytest.mark.parametrize("family", ["bert", "elasticbert"])
+def test_the_backbones_tokenizer_files_may_be_put_beside_a_model(family, tmp_path):
+    model = adaptive(family, tmp_path / "encoder", num_labels=3)
+    expected = [one.score for one in model.predict([("good film", "bad plot")])]
+    model.save_pretrained(tmp_path / "model")
+    words = sorted(tokenizer().get_vocab().items(), key=lambda item: item[1])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).unlink()
+    (tmp_path / "model" / "vocab.txt").write_text("\n".join(word for word, _ in words) + "\n[MASK]\n")
+    found = [
+        one.score for one in AdaptiveModel.from_pretrained(tmp_path / "model").predict([("good film", "bad plot")])
+    ]
+    assert found == pytest.approx(expected, abs=1e-5)  # token types and all
+
+
+def test_a_classifier_without_its_pooler_is_refused(tmp_path):
+    folder = save_classifier("bert", tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    for part in ("weight", "bias"):
+        del weights[f"bert.pooler.dense.{part}"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadModel, match=r"lacks 2 weights of its model: bert\.pooler"):
+        AdaptiveModel.from_backbone(folder)
+
+
+def test_a_file_with_more_layers_than_its_config_is_refused(tmp_path):
+    folder = save_encoder("bert", tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(BadModel, match=r"holds weights that its config does not: encoder\.layer\.3"):
+        AdaptiveModel.from_backbone(folder)
+
+
+def test_labels_stay_when_only_the_depth_changes(folders):
+    model = AdaptiveModel.from_backbone(folders["bert"], num_layers=2)
+    assert model.config.labels == ("class 0", "class 1", "class 2")
+    assert {spec.head for spec in model.config.exit_specs} == {"linear"}
+
+
+def test_types_may_be_named_as_people_name_them(saved, folders):
+    assert AdaptiveModel.from_backbone(folders["bert"], dtype="bfloat16").dtype == torch.bfloat16
+    assert AdaptiveModel.from_backbone(folders["bert"], torch_dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert AdaptiveModel.from_backbone(folders["bert"], dtype="auto").dtype == torch.float32
+    assert AdaptiveModel.from_pretrained(saved, torch_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_pipeline_on_a_half_precision_folder_computes_in_float32(saved, tmp_path):
+    model = AdaptiveModel.from_pretrained(saved)
+    assert model.tokenizer is not None
+    model.half().save_pretrained(tmp_path / "half")
+    half = str(tmp_path / "half")
+    assert pipeline("text-classification", model=half, tokenizer=half).model.dtype == torch.float32
+
+
+def test_another_vocabulary_size_is_saved_and_loaded(tmp_path):
+    model = adaptive("bert", tmp_path / "encoder", num_labels=2)
+    model.resize_token_embeddings(50)
+    model.save_pretrained(tmp_path / "model")
+    assert AdaptiveModel.from_pretrained(tmp_path / "model").get_input_embeddings().num_embeddings == 50
+
+
+def test_the_card_follows_the_config_unless_somebody_wrote_another(saved, tmp_path):
+    model = AdaptiveModel.from_pretrained(saved, policy="patience:2")
+    model.save_pretrained(tmp_path / "model")
+    card = tmp_path / "model" / "README.md"
+    assert "`patience:2`" in card.read_text()
+    model.config.policy = "vote:3"
+    model.save_pretrained(tmp_path / "model")
+    assert "`vote:3`" in card.read_text()
+    card.write_text("mine")
+    model.save_pretrained(tmp_path / "model")
+    assert card.read_text() == "mine"

@@ -58,6 +58,24 @@ print(pipeline("text-classification", model=folder, tokenizer=folder)("a film")[
     assert python(code, str(tmp_path / "model")).startswith("LABEL_")
 
 
+PROBE = "import offramp, importlib.util; importlib.util.find_spec('transformers')"
+
+
+def test_looking_for_transformers_is_not_importing_it(tmp_path):
+    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
+    code = (
+        f"import sys; {PROBE}; import transformers; print(type(transformers.AutoConfig.from_pretrained(sys.argv[1])))"
+    )
+    assert "AdaptiveConfig" in python(code, str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    "name", ["attach", "backbones.elasticbert", "backends.torch", "card", "config", "convert", "exits"]
+)
+def test_inner_modules_can_be_imported_alone(name):
+    assert python(f"import offramp.{name}; print('there')") == "there\n"
+
+
 @pytest.mark.parametrize("name", offramp.__all__)
 def test_every_public_name_is_there_alone_in_a_fresh_process(name):
     assert python(f"from offramp import {name}; print('there')") == "there\n"

@@ -139,3 +139,30 @@ def test_rows_are_answered_on_the_models_device(model):
     assert next(iter(model.predict(["a"]))).score == pytest.approx(
         next(iter(model.to(torch.device("cpu")).predict(["a"]))).score
     )
+
+
+def test_half_a_character_pair_is_named(model):
+    with pytest.raises(BadInput, match="half a character pair"):
+        list(model.predict(["fine", "bad \ud83d"]))
+
+
+def test_a_chunk_is_bounded_by_its_characters_too(model, monkeypatch):
+    monkeypatch.setattr(prediction, "CHUNK_CHARACTERS", 100)
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield "good film " * 5
+
+    assert len(list(itertools.islice(model.predict(endless()), 1))) == 1
+    assert taken == 3
+
+
+def test_an_empty_text_is_answered_without_special_tokens_too(tmp_path):
+    from tokenizers.processors import TemplateProcessing
+
+    bare = adaptive("bert", tmp_path / "encoder", num_labels=2)
+    bare.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    assert len(list(bare.predict(["", "good film", ("", "")]))) == 3

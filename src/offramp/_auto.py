@@ -17,34 +17,43 @@ from types import ModuleType
 __all__ = ["watch"]
 
 
+# what our model is made of: if one of these is loaded, it is our own import that loads transformers, and a
+# model imported from within would find it half done
+PARTS = ("attach", "backbones", "backends", "config", "exits")
+
+
 class _ThenOurs(importlib.abc.Loader):
     """Runs transformers' own loader, then imports our model."""
 
-    def __init__(self, loader: importlib.abc.Loader):
-        self.loader = loader
+    def __init__(self, loader: importlib.abc.Loader, watcher: _Watcher):
+        self.loader, self.watcher = loader, watcher
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        if self.watcher in sys.meta_path:
+            sys.meta_path.remove(self.watcher)
         self.loader.exec_module(module)
-        if "offramp.config" not in sys.modules:  # else it is our own import that got us here
+        if not any(f"offramp.{part}" in sys.modules for part in PARTS):
             importlib.import_module("offramp.model")
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    """Waits for transformers, finds it as the path does, and steps aside."""
+    """Waits for transformers and finds it as the other finders do."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "transformers":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ThenOurs(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _ThenOurs(spec.loader, self)
+                return spec
+        return None
 
 
 def watch() -> None:

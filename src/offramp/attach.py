@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,9 @@ from offramp.config import HEADS, POOLINGS, AdaptiveConfig, ExitSpec, exit_layer
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.loading import loading
 
-__all__ = ["Attached", "Wanted", "attach"]
+__all__ = ["HUB_OPTIONS", "Attached", "Wanted", "attach"]
+
+HUB_OPTIONS = ("revision", "cache_dir", "token", "subfolder", "local_files_only", "force_download")
 
 
 @dataclass(frozen=True)
@@ -53,25 +56,27 @@ def attach(checkpoint: str, wanted: Wanted, **options: Any) -> Attached:
     if backbone.model_type == "offramp":
         raise BadModel(f"{checkpoint} is an offramp model already; load it with AdaptiveModel.from_pretrained.")
     family = family_of(backbone)
-    depth = backbone.num_hidden_layers
     shortened = _shorten(backbone, wanted.num_layers)
-    own = _is_classifier(backbone) and not shortened and _fits(backbone, wanted)
+    labelled = _is_classifier(backbone) and _fits(backbone, wanted)
+    own = labelled and not shortened
     if own and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
-    source, encoder = _load(checkpoint, backbone, own, depth, options)
-    backbone.dtype = options.get("dtype", torch.float32)
+    source, encoder, dtype = _load(checkpoint, backbone, own, shortened, options)
+    backbone.dtype = dtype
     backbone._name_or_path = ""  # where it lay on this machine is nobody's business
-    config = _config(backbone, family, wanted, own)
+    config = _config(backbone, family, wanted, labelled, own)
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}
     return Attached(config, weights | _heads(config, family, encoder, source if own else None))
 
 
 def _for_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key in ("revision", "cache_dir", "token", "subfolder")}
+    return {key: options[key] for key in HUB_OPTIONS if key in options}
 
 
 def _shorten(backbone: PreTrainedConfig, layers: int | None) -> bool:
     depth = backbone.num_hidden_layers
+    if hasattr(backbone, "num_output_layers"):  # ElasticBERT: never more poolers than layers
+        backbone.num_output_layers = min(backbone.num_output_layers, layers or depth)
     if layers is None or layers == depth:
         return False
     if not 1 <= layers < depth:
@@ -81,8 +86,6 @@ def _shorten(backbone: PreTrainedConfig, layers: int | None) -> bool:
     backbone.num_hidden_layers = layers
     if getattr(backbone, "layer_types", None):
         backbone.layer_types = backbone.layer_types[:layers]
-    if hasattr(backbone, "num_output_layers"):
-        backbone.num_output_layers = min(backbone.num_output_layers, layers)
     return True
 
 
@@ -96,26 +99,31 @@ def _fits(backbone: PreTrainedConfig, wanted: Wanted) -> bool:
 
 
 def _load(
-    checkpoint: str, backbone: PreTrainedConfig, own: bool, depth: int, options: Mapping[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The checkpoint's own state dict, and its encoder's."""
+    checkpoint: str, backbone: PreTrainedConfig, own: bool, shortened: bool, options: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], torch.dtype]:
+    """The checkpoint's own state dict, its encoder's, and their type."""
     kind = AutoModelForSequenceClassification if own else AutoModel
     with loading(checkpoint):
-        model, report = kind.from_pretrained(
-            checkpoint, config=backbone, output_loading_info=True, **({"dtype": torch.float32} | dict(options))
-        )
+        model, report = kind.from_pretrained(checkpoint, config=backbone, output_loading_info=True, **options)
     backbone._attn_implementation = model.config._attn_implementation
     encoder = model.base_model if own else model
-    missing = {key for key in report["missing_keys"] if not _is_pooler(key)}
+    missing = {key for key in report["missing_keys"] if own or not _is_pooler(key)}
     if missing:
-        raise BadModel(f"{checkpoint} lacks {len(missing)} weights of its encoder: {_some(missing)}.")
+        raise BadModel(f"{checkpoint} lacks {len(missing)} weights of its model: {_some(missing)}.")
+    if strange := [key for key in report["unexpected_keys"] if not shortened and _of_the_encoder(key)]:
+        raise BadModel(f"{checkpoint} holds weights that its config does not: {_some(strange)}.")
     # a pooler that the checkpoint does not have is not a pre-trained one
     absent = {key.split(".", 1)[1] if own else key for key in report["missing_keys"]}
-    return model.state_dict(), {key: value for key, value in encoder.state_dict().items() if key not in absent}
+    kept = {key: value for key, value in encoder.state_dict().items() if key not in absent}
+    return model.state_dict(), kept, model.dtype
 
 
 def _is_pooler(key: str) -> bool:
     return "pooler." in key
+
+
+def _of_the_encoder(key: str) -> bool:
+    return bool(re.search(r"(^|\.)(encoder|transformer|layers|embeddings)\.", key)) and not key.endswith("_ids")
 
 
 def _some(keys: Iterable[str]) -> str:
@@ -123,15 +131,17 @@ def _some(keys: Iterable[str]) -> str:
     return ", ".join(first[:5]) + (f" and {len(first) - 5} more" if len(first) > 5 else "")
 
 
-def _config(backbone: PreTrainedConfig, family: Family, wanted: Wanted, own: bool) -> AdaptiveConfig:
+def _config(backbone: PreTrainedConfig, family: Family, wanted: Wanted, labelled: bool, own: bool) -> AdaptiveConfig:
     heads, pooling = _style(family, backbone, wanted)
     layers = exit_layers(wanted.exits, backbone.num_hidden_layers)
     specs = [ExitSpec(layer, heads, pooling) for layer in layers]
     if own:
         specs[-1] = replace(specs[-1], head="family", pooling=family.own_head(backbone).pooling)
     labels = wanted.labels
-    if labels is None and own:
+    if labels is None and labelled:
         labels = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
+    if (wanted.num_labels is not None and wanted.num_labels < 1) or (labels is not None and not labels):
+        raise BadValue("A model needs at least one label (one alone: a regression).")
     naming: dict[str, Any] = {"num_labels": wanted.num_labels or 2}
     if labels is not None:
         if wanted.num_labels not in (None, len(labels)):
@@ -143,7 +153,7 @@ def _config(backbone: PreTrainedConfig, family: Family, wanted: Wanted, own: boo
         exits=specs,
         policy=policies.parse(wanted.policy).to_dict(),
         lte=wanted.lte,
-        problem_type=wanted.problem_type or (backbone.problem_type if own else None),
+        problem_type=wanted.problem_type or (backbone.problem_type if labelled else None),
         **naming,
     )
 

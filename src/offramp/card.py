@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from offramp.config import AdaptiveConfig
 
-__all__ = ["model_card"]
+__all__ = ["model_card", "write"]
+
+MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 
 TEMPLATE = """\
 ---
@@ -15,7 +19,8 @@ tags:
 - {family}
 ---
 
-# {title}
+{mark}
+# An adaptive text classifier
 
 An encoder of {layers} layers that leaves early: easy inputs stop at one of {count} exits, hard ones go on.
 Made with offramp.
@@ -41,12 +46,18 @@ for answer in model.predict(["a text", "another text"]):
 """
 
 
-def model_card(config: AdaptiveConfig, title: str = "An adaptive text classifier", notes: str = "") -> str:
+def write(config: AdaptiveConfig, folder: Path) -> None:
+    """Put the card into a folder, unless somebody wrote another one there."""
+    file = folder / "README.md"
+    if not file.exists() or MARK in file.read_text("utf-8"):
+        file.write_text(model_card(config), encoding="utf-8")
+
+
+def model_card(config: AdaptiveConfig) -> str:
     """The card's text, from what the config knows."""
     problem = config.problem.value.replace("_", " ")
     specs = config.exit_specs
     return TEMPLATE.format(
-        title=title,
         family=config.family.name,
         layers=config.num_layers,
         hidden=config.hidden_size,
@@ -54,6 +65,7 @@ def model_card(config: AdaptiveConfig, title: str = "An adaptive text classifier
         problem=problem,
         labels="one number" if problem == "regression" else ", ".join(config.labels),
         policy=config.exit_policy,
-        notes=f"\n{notes}\n" if notes else "",
+        notes=f"\n{config.notes}\n" if config.notes else "",
+        mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )

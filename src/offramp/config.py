@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ RAMPS = {
     "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
     "judges": "BERxiT: its pooler is what LTE reads on the last layer",
 }
+PROBLEMS = [problem.value for problem in Problem]
 POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
 
@@ -48,15 +50,17 @@ class AdaptiveConfig(PreTrainedConfig):
     """`model_type: "offramp"`; everything that a model folder needs to be loaded without guessing."""
 
     model_type = "offramp"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["exit_layer", "exit_logits", "exit_uncertainty"]
     sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
         "backbone": SubConfigSpec(AutoConfig, model_type="bert")
     }
 
     backbone: Any = None  # the encoder's own config (or its dict, which becomes one)
     exits: list[Any] | None = None  # one {"layer", "head", "pooling"} per exit; default: every layer
-    policy: dict[str, Any] | None = None  # name and numbers; default: never
+    policy: Any = None  # name and numbers (or as it is written, entropy:0.2); default: never
     lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
+    notes: str | None = None  # what the card says beyond the config
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -71,10 +75,11 @@ class AdaptiveConfig(PreTrainedConfig):
         self.exits = [asdict(spec) for spec in specs]
         if self.ramp is not None and self.ramp not in RAMPS:
             raise UnknownName("ramp", self.ramp, RAMPS)
-        if self.policy is None:
-            self.policy = policies.Never().to_dict()
+        self.policy = policies.parse("never" if self.policy is None else self.policy).to_dict()
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = "regression" if self.num_labels == 1 else "single_label_classification"
+        if self.problem_type not in PROBLEMS:
+            raise UnknownName("problem type", str(self.problem_type), PROBLEMS)
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
     @property
@@ -105,7 +110,7 @@ class AdaptiveConfig(PreTrainedConfig):
     @property
     def exit_policy(self) -> policies.Policy:
         """The policy that answers when a call names none."""
-        return policies.from_dict(self.policy or {})
+        return policies.parse(self.policy or "never")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -120,8 +125,11 @@ def exit_layers(wanted: str | Iterable[int], depth: int) -> tuple[int, ...]:
         if wanted != "all":
             raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
         return tuple(range(1, depth + 1))
+    if not isinstance(wanted, Iterable):
+        raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
     layers = list(wanted)
     _check_layers(layers, depth)
+    layers = [int(layer) for layer in layers]
     return tuple(layers) if layers[-1] == depth else (*layers, depth)
 
 
@@ -129,7 +137,7 @@ def _check_layers(layers: Sequence[Any], depth: int) -> None:
     written = ", ".join(str(layer) for layer in layers)
     if not layers:
         raise BadValue(f"The list of exits is empty; say 'all' or list layers from 1 to {depth}.")
-    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
+    if any(isinstance(layer, bool) or not isinstance(layer, numbers.Integral) for layer in layers):
         raise BadValue(f"Exits sit on layers, whole numbers from 1 to {depth}; got {written}.")
     if beyond := [layer for layer in layers if not 1 <= layer <= depth]:
         raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")

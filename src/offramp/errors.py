@@ -5,8 +5,7 @@ OfframpError
 ├── BadValue        a number or an option that cannot be right
 ├── BadInput        a file, row or text that cannot be read
 ├── BadModel        a folder or checkpoint that is not what it should be
-├── CannotWrite     an output that exists already, a full disk
-└── MissingExtra    a command that needs an optional package
+└── CannotWrite     an output that exists already, a full disk
 
 The command line prints these without a traceback and ends with code 2. Everything else is our bug.
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "MissingExtra", "OfframpError", "UnknownName"]
+__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "UnknownName"]
 
 
 class OfframpError(Exception):
@@ -39,15 +38,15 @@ class CannotWrite(OfframpError, OSError):
     """An output that exists already or cannot be written."""
 
 
-class MissingExtra(OfframpError, ImportError):
-    """A command that needs a package of one of our extras."""
-
-
 class UnknownName(OfframpError, LookupError):
     """A name that is in no table of ours."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known, name = sorted(known), str(name)
+        self.asked = (kind, str(name), sorted(known))
+        kind, name, known = self.asked
         close = difflib.get_close_matches(name, known, n=1)
         guess = f"Did you mean {close[0]!r}? " if close else ""
         super().__init__(f"No {kind} is called {name!r}. {guess}Known: {', '.join(known)}.")
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
+        return UnknownName, self.asked

@@ -18,7 +18,7 @@ __all__ = ["loading"]
 
 
 @contextmanager
-def loading(name: str | os.PathLike[str]) -> Iterator[None]:
+def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]:
     """Name the folder and the fault when a model, a config or a tokenizer cannot be read."""
     path = Path(name)
     if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or str(name).startswith((".", "~"))):
@@ -39,10 +39,10 @@ def loading(name: str | os.PathLike[str]) -> Iterator[None]:
     except (zipfile.BadZipFile, EOFError, json.JSONDecodeError) as err:
         raise BadModel(f"{name}: a file is truncated or corrupt ({_line(err)}); copy or save it again.") from err
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as err:
-        raise BadModel(_explain(str(name), err)) from err
+        raise BadModel(_explain(str(name), what, err)) from err
 
 
-def _explain(name: str, err: Exception) -> str:
+def _explain(name: str, what: str, err: Exception) -> str:
     folder = Path(name)
     if folder.is_file():
         return f"{name} is a file; a model is a folder with config.json and model.safetensors."
@@ -50,7 +50,7 @@ def _explain(name: str, err: Exception) -> str:
         return f"{name} is not a model folder: it has no config.json."
     if not folder.exists() and isinstance(err, OSError):
         return f"No model {name}: no such folder, and the Hub gave none of that name ({_line(err)})."
-    return f"{name} cannot be read as a model: {_line(err)}"
+    return f"{name} cannot be read as a {what}: {_line(err)}"
 
 
 def _line(err: Exception) -> str:

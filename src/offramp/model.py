@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from offramp import card, policies
-from offramp.attach import Wanted, attach
+from offramp.attach import HUB_OPTIONS, Wanted, attach
 from offramp.backends.torch import TorchStepper
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadModel, BadValue
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from offramp.prediction import Answer, Text
 
 __all__ = ["AdaptiveModel", "AdaptiveOutput"]
+
+logger = logging.getLogger("offramp")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
@@ -73,6 +76,7 @@ class AdaptiveModel(PreTrainedModel):
         self.backbone: nn.Module = config.family.build(config.backbone)
         self.exits = Exits(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._hub_options: dict[str, Any] = {}
         self.post_init()
 
     # -- where models come from ------------------------------------------------------------------
@@ -101,16 +105,17 @@ class AdaptiveModel(PreTrainedModel):
         and its labels at the last exit.
         """
         wanted = Wanted(exits, heads, pooling, num_labels, labels, problem_type, num_layers, policy, lte)
+        options = _with_dtype(options)
         attached = attach(str(checkpoint), wanted, **options)
         model = cls(attached.config)
         absent, unknown = model.load_state_dict(attached.weights, strict=False)
         lost = [key for key in absent if key.startswith("backbone.")]
         if lost or unknown:
             raise BadModel(f"{checkpoint}: weights without a place: {', '.join([*lost, *unknown][:5])}.")
-        if (dtype := options.get("dtype")) is not None:
-            model.to(dtype)
+        model.to(attached.config.backbone.dtype)
         model.config._name_or_path = model.name_or_path = str(checkpoint)
-        policies.parse(policy).check(model.config.problem, model.stepper.exits)
+        model._hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
+        model.choose(policy)
         return model.eval()
 
     @classmethod
@@ -121,9 +126,11 @@ class AdaptiveModel(PreTrainedModel):
         slow on a CPU.
         """
         wants_report = options.pop("output_loading_info", False)
-        if "dtype" not in options and "torch_dtype" not in options and options.get("device_map") is None:
-            options["dtype"] = torch.float32
+        options = _with_dtype(options)
+        hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
         with loading(name):
+            if "config" not in options:
+                _check_kind(name, hub_options)
             options["ignore_mismatched_sizes"] = True  # we name them ourselves
             model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
         wrong = [
@@ -135,6 +142,7 @@ class AdaptiveModel(PreTrainedModel):
         if wrong:
             rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
             raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
+        model._hub_options = hub_options
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
@@ -143,10 +151,12 @@ class AdaptiveModel(PreTrainedModel):
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
             return
-        if self._tokenizer is not None or (Path(self.name_or_path or "") / "tokenizer_config.json").is_file():
-            self.tokenizer.save_pretrained(folder)
-        if not (folder / "README.md").exists():
-            (folder / "README.md").write_text(card.model_card(self.config), encoding="utf-8")
+        if self._tokenizer is not None or self.name_or_path:
+            try:
+                self.tokenizer.save_pretrained(folder)
+            except BadModel as err:
+                logger.warning("Saved without a tokenizer: %s", err)
+        card.write(self.config, folder)
 
     def push_to_hub(
         self,
@@ -179,16 +189,24 @@ class AdaptiveModel(PreTrainedModel):
         if self._tokenizer is None:
             if not self.name_or_path:
                 raise BadModel("This model was not loaded from a folder: set model.tokenizer before it reads texts.")
-            folder = Path(self.name_or_path)
+            folder = Path(self.name_or_path, self._hub_options.get("subfolder", ""))
             if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
                 raise BadModel(f"{folder} has no tokenizer: put the backbone's tokenizer files beside the model.")
-            with loading(self.name_or_path):
-                self._tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)
+            with loading(self.name_or_path, "tokenizer"):
+                self._tokenizer = AutoTokenizer.from_pretrained(
+                    self.name_or_path, config=self.config.backbone, **self._hub_options
+                )
         return self._tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
+
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Module:
+        """Another vocabulary size; the backbone's config hears of it too."""
+        embeddings: nn.Embedding = super().resize_token_embeddings(*args, **options)
+        self.config.backbone.vocab_size = embeddings.num_embeddings
+        return embeddings
 
     # -- how models answer -----------------------------------------------------------------------
 
@@ -204,8 +222,8 @@ class AdaptiveModel(PreTrainedModel):
         if threshold is not None:
             chosen = chosen.with_threshold(threshold)
         chosen.check(self.config.problem, self.stepper.exits, self.config.faithful)
-        if chosen.name == "learned" and not self.config.lte:
-            raise BadValue("Policy 'learned' needs an LTE module, and this model has none; train one or take another.")
+        if isinstance(chosen, policies.Learned) and not self.config.lte:
+            raise BadValue(policies.NO_LTE)
         return chosen
 
     def answer(self, batch: Batch, policy: Policy, max_layers: int | None = None) -> Left:
@@ -278,6 +296,27 @@ class AdaptiveModel(PreTrainedModel):
         chosen = self.choose(policy, threshold)
         within_budget(self.stepper.exits, max_layers)
         return predict(self, texts, chosen, max_layers=max_layers, batch_tokens=batch_tokens, progress=progress)
+
+
+def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
+    """Float32 where nobody asked for a type and the library does not place the model itself."""
+    options = dict(options)
+    dtype = options.pop("torch_dtype", None) or options.pop("dtype", None)
+    if dtype in (None, "auto") and options.get("device_map") is None:
+        dtype = torch.float32
+    return options if dtype is None else options | {"dtype": dtype}
+
+
+def _check_kind(name: Any, hub_options: dict[str, Any]) -> None:
+    """Refuse a model that is not ours before its config is forced into ours."""
+    config, _ = AdaptiveConfig.get_config_dict(name, **hub_options)
+    if not config:
+        raise OSError("it has no config.json")
+    kind = config.get("model_type")
+    if kind != "offramp":
+        raise BadModel(
+            f"{name} is a plain {kind or 'unknown'} model; put exits on it with AdaptiveModel.from_backbone."
+        )
 
 
 AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

@@ -19,6 +19,7 @@ The last exit always leaves and is never asked, so its entry may be left out.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -52,6 +53,9 @@ Memory = Mapping[str, Tensor]
 """What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
 
 Threshold = float | tuple[float, ...]
+
+
+NO_LTE = "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
 
 
 def entropy(logits: Tensor, problem: Problem = Problem.SINGLE_LABEL) -> Tensor:
@@ -90,9 +94,9 @@ class Policy:
 
     def to_dict(self) -> dict[str, Any]:
         """Name and numbers, as they stand in a model's config."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"name": self.name} | {
-            key: list(value) if isinstance(value, tuple) else value for key, value in numbers.items()
+            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
         }
 
     def with_threshold(self, threshold: Threshold) -> Policy:
@@ -102,31 +106,40 @@ class Policy:
         return replace(self, threshold=threshold)  # type: ignore[call-arg]
 
     def __str__(self) -> str:
-        numbers = [getattr(self, field.name) for field in fields(self)]
-        while numbers and numbers[-1] is None:
-            numbers.pop()
-        return ":".join([self.name, *(_written(number) for number in numbers)])
+        values = [(getattr(self, field.name), field.default) for field in fields(self)]
+        while len(values) > 1 and values[-1][0] == values[-1][1]:  # what need not be said
+            values.pop()
+        return ":".join([self.name, *(_written(value) for value, _ in values)])
 
 
 def _written(number: float | tuple[float, ...] | None) -> str:
+    if number is None:
+        return ""
     if isinstance(number, tuple):
-        return ",".join(f"{one:g}" for one in number)
-    return "" if number is None else f"{number:g}"
+        return ",".join(_written(one) for one in number)
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
-def _number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _real(policy: str, field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadValue(f"{policy}: {field} is {value!r}; it must be a number.")
-    if not math.isfinite(value) or not low <= value <= high:
-        upper = f"and {high:g}" if high < math.inf else "and finite"
-        raise BadValue(f"{policy}: {field} is {value}; it must lie between {low:g} {upper}.")
     return float(value)
 
 
+def _number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:
+    number = _real(policy, field, value)
+    if not math.isfinite(number) or not low <= number <= high:
+        upper = f"and {high:g}" if high < math.inf else "and finite"
+        raise BadValue(f"{policy}: {field} is {number:g}; it must lie between {low:g} {upper}.")
+    return number
+
+
 def _count(policy: str, field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value < 1 or value % 1:
-        raise BadValue(f"{policy}: {field} is {value}; it must be a whole number, at least 1.")
-    return int(value)
+    number = _real(policy, field, value)
+    if not 1 <= number < math.inf or number % 1:
+        raise BadValue(f"{policy}: {field} is {number:g}; it must be a whole number, at least 1.")
+    return int(number)
 
 
 def _thresholds(policy: str, given: Any, limit: float) -> Threshold:
@@ -253,10 +266,7 @@ class Learned(_ByThreshold):
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's estimated uncertainty with the exit's threshold."""
         if said.uncertainty is None:
-            raise BadValue(
-                "Policy 'learned' needs an LTE module, and this model has none; "
-                "train one (berxit-lte) or take another policy."
-            )
+            raise BadValue(NO_LTE)
         return said.uncertainty < self.at(said.exit), {}
 
 
@@ -415,32 +425,36 @@ POLICIES: Registry[type[Policy]] = Registry(
 
 def from_dict(saved: Mapping[str, Any]) -> Policy:
     """The policy that `to_dict` wrote."""
-    numbers = dict(saved)
-    name = numbers.pop("name", None)
+    given = dict(saved)
+    name = given.pop("name", None)
     if not isinstance(name, str):
         raise BadValue(f"A policy needs a name; this one is {dict(saved)!r}.")
     known = {field.name for field in fields(POLICIES[name])}
-    if unknown := sorted(set(numbers) - known):
+    if unknown := sorted(set(given) - known):
         raise BadValue(
             f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}."
         )
     try:
-        return POLICIES[name](**numbers)
+        return POLICIES[name](**given)
     except TypeError:
         raise BadValue(f"Policy {name!r} needs {_needs(POLICIES[name])}.") from None
 
 
-def parse(written: str | Policy) -> Policy:
-    """The policy that a user wrote, such as `entropy:0.2`, `patience:3:0.1` or `never`."""
+def parse(written: str | Mapping[str, Any] | Policy) -> Policy:
+    """The policy that a user wrote, such as `entropy:0.2`, `patience:3:0.1` or `never` (or a saved one)."""
     if isinstance(written, Policy):
         return written
-    name, *numbers = written.strip().split(":")
+    if isinstance(written, Mapping):
+        return from_dict(written)
+    if not isinstance(written, str):
+        raise BadValue(f"{written!r} is not a policy; write one like entropy:0.2.")
+    name, *given = written.strip().split(":")
     kind = POLICIES[name]
     known = [field.name for field in fields(kind)]
-    if len(numbers) > len(known):
+    if len(given) > len(known):
         raise BadValue(f"{written!r} has too many numbers; policy {name!r} takes {_needs(kind)}.")
     try:
-        values = {key: _read(number) for key, number in zip(known, numbers, strict=False)}
+        values = {key: _read(number) for key, number in zip(known, given, strict=False)}
     except ValueError:
         raise BadValue(f"{written!r} is not a policy: after the name come numbers, as in {kind.example}.") from None
     return from_dict({"name": name} | values)

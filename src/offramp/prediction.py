@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from offramp.errors import BadInput, BadValue
 from offramp.policies import Policy
+from offramp.reading import Text
 from offramp.stepper import Batch, Problem
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Text", "batches_by_tokens", "predict"]
 
-Text = str | tuple[str, str]
 Ints = NDArray[np.int64]
 
-CHUNK = 4096  # texts that are sorted together; what bounds the memory of a long stream
+CHUNK = 4096  # texts that are sorted together, and
+CHUNK_CHARACTERS = 4_000_000  # how long they may be together: what bounds the memory of a long stream
+SLICE = 128  # texts that are tokenised together
 BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU, where larger ones leave the cache
 BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
 
@@ -87,13 +89,25 @@ def _stream(
     stream = iter(texts)
     seen = 0
     with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
-        while chunk := list(itertools.islice(stream, CHUNK)):
+        while chunk := _take(stream):
             ids, types = tokens.read(chunk, seen)
             yield from _answer_chunk(model, ids, types, policy, max_layers, budget, bar)
             seen += len(chunk)
     if tokens.cut:
         are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
         logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
+
+
+def _take(stream: Iterator[Text]) -> list[Text]:
+    """The next chunk of a stream."""
+    chunk: list[Text] = []
+    characters = 0
+    for text in itertools.islice(stream, CHUNK):
+        chunk.append(text)
+        characters += len(text) if isinstance(text, str) else len(str(text))
+        if characters > CHUNK_CHARACTERS:
+            break
+    return chunk
 
 
 def _answer_chunk(
@@ -202,23 +216,33 @@ class Tokens:
         types: list[list[int]] = [[]] * len(texts)
         for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
             rows = [row for row, one in enumerate(single) if one is kind]
-            first = [texts[row] if kind else texts[row][0] for row in rows]
-            encoded = self._encode(first, None if kind else [texts[row][1] for row in rows])
-            for row, *found in zip(rows, *encoded, strict=True):
-                ids[row], types[row] = found
+            for start in range(0, len(rows), SLICE):  # what is cut off a long text is kept as long as its slice
+                some = rows[start : start + SLICE]
+                first = [texts[row] if kind else texts[row][0] for row in some]
+                encoded = self._encode(first, None if kind else [texts[row][1] for row in some], seen + some[0] + 1)
+                for row, *found in zip(some, *encoded, strict=True):
+                    ids[row], types[row] = found
         has_types = "token_type_ids" in self.tokenizer.model_input_names
         return Ragged.of(ids), Ragged.of(types) if has_types else None
 
-    def _encode(self, first: list[Any], second: list[Any] | None) -> tuple[list[list[int]], list[list[int]]]:
-        encoded = self.tokenizer(
-            first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
-        )
-        ids: list[list[int]] = encoded["input_ids"]
+    def _encode(
+        self, first: list[Any], second: list[Any] | None, number: int
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        try:
+            encoded = self.tokenizer(
+                first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
+            )
+        except (TypeError, UnicodeEncodeError) as err:
+            raise BadInput(
+                f"A text from text {number} on cannot be encoded as UTF-8; is half a character pair in it?"
+            ) from err
+        # without special tokens an empty text has no token at all; one pad stands for it
+        ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded["input_ids"]]
         full = [index for index, row in enumerate(ids) if len(row) >= self.limit]
         if full and encoded.encodings is not None:
             full = [index for index in full if encoded.encodings[index].overflowing]
         self.cut += len(full)
-        return ids, encoded.get("token_type_ids", ids)
+        return ids, [row or [0] for row in encoded.get("token_type_ids", ids)]
 
 
 def _is_single(text: Text, number: int) -> bool:

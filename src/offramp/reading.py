@@ -6,13 +6,14 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from offramp.errors import BadInput, UnknownName
 
-__all__ = ["FORMATS", "Source", "format_of", "read_texts"]
+__all__ = ["FORMATS", "Source", "Text", "format_of", "read_texts"]
 
 FORMATS = {
     "text": "one text per line",
@@ -62,7 +63,7 @@ def read_texts(source: Source) -> Iterator[Text]:
         raise BadInput(
             f"{source.name} is read as plain text, which has no columns; give --input-format tsv, csv or jsonl."
         )
-    if source.file != "-" and not Path(source.file).is_file():
+    if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
         raise BadInput(f"No file {source.file}.")
     return _read(source)
 
@@ -81,18 +82,8 @@ def _read(source: Source) -> Iterator[Text]:
         raise BadInput(f"{source.name} is empty: there is nothing to answer.")
 
 
-class _Stdin:
-    """Standard input as a context that leaves it open."""
-
-    def __enter__(self) -> BinaryIO:
-        return sys.stdin.buffer
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def _open(source: Source) -> Any:
-    return _Stdin() if source.file == "-" else Path(source.file).open("rb")
+def _open(source: Source) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if source.file == "-" else Path(source.file).open("rb")
 
 
 def _lines(source: Source, file: BinaryIO) -> Iterator[tuple[int, str]]:
@@ -126,8 +117,20 @@ def _table(source: Source, file: BinaryIO) -> Iterator[Text]:
     text, pair = _columns(source, header)
     if not source.has_header:
         yield _cell(source, number, row, header, text, pair)
-    for number, row in rows:
+    for number, row in _without_trailing_blanks(rows, len(header)):
         yield _cell(source, number, row, header, text, pair)
+
+
+def _without_trailing_blanks(rows: Iterator[tuple[int, list[str]]], columns: int) -> Iterator[tuple[int, list[str]]]:
+    """Rows but for blank lines at the end of a file of several columns; in one column they are empty texts."""
+    blank: list[tuple[int, list[str]]] = []
+    for number, row in rows:
+        if columns > 1 and row == [""]:
+            blank.append((number, row))
+            continue
+        yield from blank
+        blank = []
+        yield number, row
 
 
 def _tsv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
@@ -181,8 +184,10 @@ def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
             row = json.loads(line)
         except json.JSONDecodeError as err:
             raise source.at(number, f"not JSON ({err.msg} at column {err.colno}).") from err
+        except (ValueError, RecursionError) as err:  # a number of thousands of digits, endless brackets
+            raise source.at(number, f"not JSON that can be read ({err}).") from err
         if isinstance(row, str) and source.text_column is None and source.pair_column is None:
-            yield row
+            yield _whole(source, number, row)
             continue
         if not isinstance(row, dict):
             raise source.at(number, "expected an object with a text field.")
@@ -200,5 +205,14 @@ def _field(source: Source, line: int, row: dict[str, Any], name: str | None) -> 
         raise source.at(line, str(UnknownName("field", name, row)))
     if not isinstance(row[name], str):
         raise source.at(line, f"field {name!r} holds {row[name]!r:.40}, expected a string.")
-    value: str = row[name]
-    return value
+    return _whole(source, line, row[name])
+
+
+def _whole(source: Source, line: int, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as err:
+        raise source.at(
+            line, f"character {err.start + 1} of the text is half of a pair (\\ud83d or the like)."
+        ) from err
+    return text

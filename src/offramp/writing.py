@@ -34,46 +34,58 @@ def writing(target: Path | str) -> Iterator[None]:
         if isinstance(err, CannotWrite) or err.errno is None:
             raise
         raise CannotWrite(f"Cannot write {target}: {err.strerror}.") from err
+    except Exception as err:
+        if type(err).__name__ != "SafetensorError":  # its own class for a write that failed; not imported for that
+            raise
+        raise CannotWrite(f"Cannot write {target}: {err}.") from err
 
 
 @contextmanager
 def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
-    """A text file that appears under its name only when it is complete."""
+    """A text file that appears under its name only when it is complete.
+
+    A pipe or a device cannot be replaced and is written as it is; behind a link its target is.
+    """
     check_free(target, overwrite)
     if target.is_dir():
         raise CannotWrite(f"{target} is a folder; name a file.")
     with writing(target):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.absolute().parent)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            yield file
-            with writing(target):
-                file.flush()
-        part.chmod(0o666 & ~_umask())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+        if target.exists() and not target.is_file():
+            with target.open("w", encoding="utf-8", newline="") as file:
+                yield file
+            return
+        final = target.resolve()
+        handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
+        part = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                yield file
+            part.chmod(0o666 & ~_umask())
+            part.replace(final)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 @contextmanager
 def staged_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder that appears under its name only when it is complete; an old one goes last."""
+    """A model folder that appears under its name only when it is complete; an old one goes last."""
     check_free(target, overwrite)
     if target.is_file():
         raise CannotWrite(f"{target} is a file; name a folder.")
+    if target.exists() and any(target.iterdir()) and not (target / "config.json").is_file():
+        raise CannotWrite(f"{target} holds other things than a model; it is not overwritten. Name another folder.")
     with writing(target):
-        stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.absolute().parent))
-    try:
-        with writing(target):
+        final = target.resolve()
+        stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent))
+        try:
             new = stage / "new"
             new.mkdir()
             yield new
-            if target.exists():
-                target.replace(stage / "old")
-            new.replace(target)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+            if final.exists():
+                final.replace(stage / "old")
+            new.replace(final)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def _umask() -> int:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertTokenizer, PreTrainedConfig
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertEncoder, BertPooler, BertPreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -127,3 +127,4 @@ class ElasticBert(Bert):
 
 AutoConfig.register("elasticbert", ElasticBertConfig, exist_ok=True)
 AutoModel.register(ElasticBertConfig, ElasticBertModel, exist_ok=True)
+AutoTokenizer.register(ElasticBertConfig, BertTokenizer, exist_ok=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 
-from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, padding_mask, trim_mask
+from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, trim_mask
 
 __all__ = ["ModernBert"]
 
@@ -61,10 +61,6 @@ class ModernBert(Family):
         trimmed = {key: table[:, :length] for key, table in extra.items() if key != "local mask"}
         local = trim_mask(extra.get("local mask"), rows, length)
         return trimmed if local is None else trimmed | {"local mask": local}
-
-    def attention(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-        """The global layers' mask."""
-        return padding_mask(encoder.config, hidden, mask)
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer with its kind's mask and table; behind the last the encoder's final norm."""

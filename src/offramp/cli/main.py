@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace) -> int:
     except OfframpError as err:
         return _fail(str(err))
     except KeyboardInterrupt:
-        return _fail("stopped; nothing was written.", 130)
+        return _fail("stopped.", 130)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

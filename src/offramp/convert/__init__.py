@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import transformers
+from transformers import PreTrainedTokenizerBase
 
-from offramp import card, policies
 from offramp.convert import elasticbert, highway, pabee
 from offramp.convert.checkpoint import Checkpoint, Converted, Options, read
 from offramp.errors import BadModel
@@ -48,6 +49,9 @@ KINDS: Registry[Kind] = Registry(
         Kind("pabee", "PABEE", pabee.convert),
     ],
 )
+
+# second copies, teachers, buffers: nothing that answers
+NOT_OURS = (r"^core\.", r"^slow_", r"position_ids$", r"^predictions\.", r"^sop_classifier\.", r"^cls\.")
 
 TOKENIZERS = {
     "bert": "BertTokenizer",
@@ -90,17 +94,20 @@ def convert(
     except KeyError as err:
         raise BadModel(f"{source}: config.json lacks {err}.") from err
     model = _build(checkpoint, converted)
-    policies.parse(options.policy).check(model.config.problem, model.stepper.exits, options.faithful)
+    model.choose(options.policy)
     notes = [f"Converted from {chosen.title}.", *converted.notes]
     if options.faithful:
         notes.append("Faithful: it does as the original did, also where nobody should want it.")
+    model.config.notes = " ".join(notes)
+    tokenizer = _tokenizer(checkpoint.folder, model.config.family.name)
+    if tokenizer is None:
+        notes.append(
+            "The checkpoint has no tokenizer: put the backbone's files beside the model before it reads texts."
+        )
+    else:
+        model.tokenizer = tokenizer
     with staged_folder(Path(output), overwrite) as stage:
         model.save_pretrained(stage)
-        if not _save_tokenizer(checkpoint.folder, model.config.family.name, stage):
-            notes.append(
-                "The checkpoint has no tokenizer files: put the backbone's beside the model before it reads texts."
-            )
-        (stage / "README.md").write_text(card.model_card(model.config, notes=" ".join(notes)), encoding="utf-8")
     return notes
 
 
@@ -110,16 +117,20 @@ def _build(checkpoint: Checkpoint, converted: Converted) -> AdaptiveModel:
         missing, unknown = model.load_state_dict(converted.weights, strict=False)
     if converted.fresh_classifiers:
         missing = [key for key in missing if ".classifier." not in key]
-    wrong = [f"{key} is missing" for key in missing] + [f"{key} is not known" for key in unknown]
+    left = [key for key in checkpoint.weights if key not in checkpoint.used and not _may_be_left(key, converted)]
+    wrong = [f"{key} is missing" for key in missing] + [f"{key} is not known" for key in [*unknown, *left]]
     if wrong:
         rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise BadModel(f"{checkpoint.folder} does not hold the weights of its config: {', '.join(wrong[:5])}{rest}.")
     return model.eval()
 
 
-def _save_tokenizer(source: Path, family: str, target: Path) -> bool:
+def _may_be_left(key: str, converted: Converted) -> bool:
+    return any(re.search(pattern, key) for pattern in (*NOT_OURS, *converted.leaves))
+
+
+def _tokenizer(source: Path, family: str) -> PreTrainedTokenizerBase | None:
     if not any((source / name).is_file() for name in VOCABULARIES):
-        return False
-    with loading(source):
-        getattr(transformers, TOKENIZERS[family]).from_pretrained(source).save_pretrained(target)
-    return True
+        return None
+    with loading(source, "tokenizer"):
+        return getattr(transformers, TOKENIZERS[family]).from_pretrained(source)

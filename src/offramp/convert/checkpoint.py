@@ -59,6 +59,7 @@ class Converted:
     weights: dict[str, Tensor]
     notes: list[str] = field(default_factory=list)
     fresh_classifiers: bool = False  # the checkpoint had none
+    leaves: tuple[str, ...] = ()  # patterns of the checkpoint's keys that this conversion does without
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     weights: dict[str, Tensor]
+    used: set[str] = field(default_factory=set)  # the keys that found a place
 
     @property
     def num_labels(self) -> int:
@@ -96,11 +98,13 @@ class Checkpoint:
 
     def pick(self, prefix: str, drop: Iterable[str] = ()) -> dict[str, Tensor]:
         """The weights under a prefix, without it, but for keys that match one of the patterns."""
-        return {
-            key[len(prefix) :]: value
+        found = {
+            key: value
             for key, value in self.weights.items()
             if key.startswith(prefix) and not any(re.search(pattern, key[len(prefix) :]) for pattern in drop)
         }
+        self.used.update(found)
+        return {key[len(prefix) :]: value for key, value in found.items()}
 
 
 def read(folder: Path) -> Checkpoint:

@@ -22,7 +22,7 @@ def is_elasticbert(checkpoint: Checkpoint) -> bool:
 def convert(checkpoint: Checkpoint, options: Options) -> Converted:
     """Every output layer becomes an exit with its own pooler; `layers` takes the first so many, statically."""
     built = int(checkpoint.config["num_hidden_layers"])
-    depth = options.layers or built
+    depth = built if options.layers is None else options.layers
     if not 1 <= depth <= built:
         raise BadValue(f"layers is {options.layers}; the checkpoint has {built}.")
     static = "classifier.weight" in checkpoint.weights or options.layers is not None
@@ -40,14 +40,17 @@ def convert(checkpoint: Checkpoint, options: Options) -> Converted:
     deeper = [rf"^encoder\.layer\.{index}\." for index in range(depth, built)]
     body = checkpoint.pick(prefix, [r"^encoder\.pooler\.", r"position_ids$", *HEADS, *deeper])
     weights = {f"backbone.{key}": value for key, value in body.items()}
-    for number, layer in enumerate(layers):
+    first = built - int(checkpoint.config.get("num_output_layers", built))  # the layer below the first classifier's
+    for layer in layers:
         dense = checkpoint.pick(f"{prefix}encoder.pooler.{layer - 1}.dense.")
         weights |= {f"exits.{layer}.dense.{key}": value for key, value in dense.items()}
-        head = checkpoint.pick("classifier." if static else f"classifiers.{number}.")
+        one_for_all = "classifier.weight" in checkpoint.weights
+        head = checkpoint.pick("classifier." if one_for_all else f"classifiers.{layer - 1 - first}.")
         weights |= {f"exits.{layer}.classifier.{key}": value for key, value in head.items()}
     fresh = not any(key.startswith("classifier") for key in checkpoint.weights)
     notes = ["The checkpoint has no classifiers: the exits' classifiers are random, train them."] if fresh else []
-    return Converted(config, weights, notes, fresh)
+    leaves = (r"encoder\.layer\.", r"encoder\.pooler\.", r"^classifiers\.") if static else ()
+    return Converted(config, weights, notes, fresh, leaves)
 
 
 # without a prefix these stand beside the body
