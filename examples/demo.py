@@ -39,7 +39,7 @@ SENTENCES = [
     "a masterpiece .",
     "it is not without charm , but the jokes wear thin long before the end .",
     "dull , lifeless , and far too long .",
-    "an utterly charming and hilarious film that reminded me of the best of the disney comedies .",
+    "a warm and witty comedy with a cast that clearly had fun .",
     "i laughed exactly once .",
     "what could have been a tired sequel turns out to be something quite different .",
     "the worst film of the year .",
@@ -58,21 +58,21 @@ def read_reviews(folder: Path) -> tuple[Rows, Rows]:
     return rows[:TRAIN], rows[TRAIN : TRAIN + DEV]
 
 
-def batches(model: AdaptiveModel, rows: Rows) -> list[tuple[Encoded, torch.Tensor]]:
+def cut(rows: Rows) -> list[Rows]:
     """Batches of similar length."""
     ordered = sorted(rows, key=lambda row: len(row[0]))
-    cuts = [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
-    return [
-        (
-            dict(
-                model.tokenizer(
-                    [text for text, _ in cut], padding=True, truncation=True, max_length=64, return_tensors="pt"
-                )
-            ),
-            torch.tensor([label for _, label in cut]),
-        )
-        for cut in cuts
-    ]
+    return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
+
+
+def encode(model: AdaptiveModel, rows: Rows) -> Encoded:
+    """Token ids of a batch."""
+    texts = [text for text, _ in rows]
+    return dict(model.tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt"))
+
+
+def batches(model: AdaptiveModel, rows: Rows) -> list[tuple[Encoded, torch.Tensor]]:
+    """Encoded batches with their labels."""
+    return [(encode(model, some), torch.tensor([label for _, label in some])) for some in cut(rows)]
 
 
 def train(model: AdaptiveModel, rows: Rows) -> None:
@@ -117,8 +117,8 @@ def show_exits(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) ->
     console.print(table)
 
 
-def race(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) -> None:
-    """Seconds, not layers: the unmodified encoder and ours take turns on the same batches."""
+def race(model: AdaptiveModel, rows: Rows) -> None:
+    """Seconds, not layers: the unmodified encoder and ours take turns on the same batches, tokenising each time."""
     head = model.exits.head(model.config.num_layers)
 
     def plain(encoded: Encoded) -> torch.Tensor:
@@ -134,10 +134,10 @@ def race(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) -> None:
     with torch.inference_mode():
         for _ in range(4):
             total = dict.fromkeys(ways, 0.0)
-            for encoded, _ in dev:
+            for some in cut(rows):
                 for name, way in ways.items():
                     start = time.perf_counter()
-                    way(encoded)
+                    way(encode(model, some))
                     total[name] += time.perf_counter() - start
             for name, seconds in total.items():
                 spent[name].append(seconds)
@@ -164,7 +164,7 @@ def main() -> None:
     console.print(f"trained in {time.perf_counter() - start:.0f} seconds\n")
     dev = batches(model, dev_rows)
     show_exits(model, dev)
-    race(model, dev)
+    race(model, dev_rows)
     for answer, sentence in zip(model.predict(SENTENCES), SENTENCES, strict=True):
         bar = "●" * answer.exit_layer + "·" * (model.config.num_layers - answer.exit_layer)
         console.print(

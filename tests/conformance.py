@@ -8,14 +8,10 @@ checked yet and why, and last `N passed, M failed`. Ends with 1 if anything fail
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +19,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel
 
 import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
+from golden_case import Case, Check, claim, close, same
+from golden_losses import checks_of_losses
 from offramp import AdaptiveModel, policies
-from offramp.convert import Options, convert, detect, read
+from offramp.convert import detect, read
 from offramp.cost import layer_cost
 from offramp.errors import BadValue
 from offramp.policies import Policy, entropy
@@ -38,11 +35,8 @@ HIGHWAYS = ("deebert", "romebert", "berxit")
 
 # what later work brings, by the array's name or its beginning
 NOT_YET = {
-    "loss/": "losses come with training",
-    "grad/": "gradients come with training",
-    "gradnorm/": "gradients come with training",
-    "gr-": "gradient regularisation comes with training",
     "train/": "training runs come with training",
+    "loss/alternate-lte-even-one-row": "the original pairs every layer with every other there; offramp does not",
     "batch4/": "one counter for a whole batch is a defect that offramp does not offer; rows decide alone here",
 }
 NOT_YET_ANYWHERE = {"score": "metrics come with training"}
@@ -54,80 +48,13 @@ OTHER_KINDS = {
 FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
 
 
-@dataclass
-class Case:
-    """One golden folder, and which of its arrays a check has used."""
-
-    folder: Path
-    used: set[str] = field(default_factory=set)
-
-    @cached_property
-    def about(self) -> dict[str, Any]:
-        about: dict[str, Any] = json.loads((self.folder / "case.json").read_text("utf-8"))
-        return about
-
-    @cached_property
-    def expected(self) -> dict[str, Tensor]:
-        return load_file(self.folder / "expected.safetensors")
-
-    @cached_property
-    def inputs(self) -> dict[str, Tensor]:
-        return load_file(self.folder / "inputs.safetensors")
-
-    @property
-    def batch(self) -> dict[str, Tensor]:
-        return {
-            key: self.inputs[key] for key in ("input_ids", "attention_mask", "token_type_ids") if key in self.inputs
-        }
-
-    @property
-    def depth(self) -> int:
-        return int(self.about["num_layers"])
-
-    def take(self, name: str) -> Tensor | None:
-        """An expected array, if the case has it; noted as checked."""
-        if name in self.expected:
-            self.used.add(name)
-        return self.expected.get(name)
-
-    def model(self, **options: Any) -> AdaptiveModel:
-        """The checkpoint, converted and loaded as a user would."""
-        with tempfile.TemporaryDirectory() as folder:
-            convert(self.folder / "checkpoint", Path(folder) / "model", options=Options(**options))
-            return AdaptiveModel.from_pretrained(Path(folder) / "model")
-
-
-Check = tuple[str, bool, str]
-
-
-def close(name: str, got: Tensor, wanted: Tensor) -> Check:
-    """Floats within the golden tolerance; where the original gave NaN there is nothing to match."""
-    if got.shape != wanted.shape:
-        return name, False, f"shape {tuple(got.shape)} instead of {tuple(wanted.shape)}"
-    real = ~torch.isnan(wanted)
-    off = (got - wanted)[real].abs()
-    fits = bool((off <= 1e-4 + 1e-3 * wanted[real].abs()).all()) and not bool(torch.isnan(got).any())
-    return name, fits, f"off by {float(off.max()) if off.numel() else 0:.1e}"
-
-
-def same(name: str, got: Tensor, wanted: Tensor) -> Check:
-    """Whole numbers, exactly."""
-    fits = got.shape == wanted.shape and torch.equal(got.long(), wanted.long())
-    return name, fits, "equal" if fits else f"{got.tolist()} instead of {wanted.tolist()}"
-
-
-def claim(name: str, holds: bool, detail: str = "") -> Check:
-    """Something that is so or not."""
-    return name, holds, detail or ("holds" if holds else "does not hold")
-
-
 def checks_of_model(case: Case) -> Iterator[Check]:
     """Every exit's answer, then every run under its policy, by rows and together."""
     kind, runs = case.about["kind"], case.about["runs"]
     found = detect(read(case.folder / "checkpoint")).name
     yield claim("kind detected", found == ("deebert" if kind == "romebert" else kind), found)
     model = case.model()
-    with torch.inference_mode():
+    with torch.no_grad():
         out = model(**case.batch, output_exits=True)
     logits = out.exit_logits.transpose(0, 1)  # (exits, rows, classes)
     if (wanted := case.take("logits")) is not None:
@@ -144,18 +71,19 @@ def checks_of_model(case: Case) -> Iterator[Check]:
     for name, run in runs.items():
         if f"{name}/exit_layer" in case.expected and name != "batch4":
             yield from checks_of_run(case, name, run, model, faithful)
+    yield from checks_of_losses(case, model)
 
 
 def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
     """The last layer's highway: the last exit's ramp; in a faithful DeeBERT or RomeBERT an exit before the last."""
-    with torch.inference_mode():
+    with torch.no_grad():
         *_, state = _states(faithful, case.batch)
         head = faithful.exits.head(case.depth).ramp
         assert head is not None
         ramp = head(head.features(state)).unsqueeze(0)
-        if case.about["kind"] != "berxit":
-            every = faithful(**case.batch, output_exits=True).exit_logits
-            yield claim("the ramp is an exit of its own", torch.equal(every[:, -2], ramp[0]))
+        every = faithful(**case.batch, output_exits=True).exit_logits
+    if case.about["kind"] != "berxit":
+        yield claim("the ramp is an exit of its own", torch.equal(every[:, -2], ramp[0]))
     if (wanted := case.take("highway_logits")) is not None:
         yield close("highway_logits", ramp, wanted)
     if (wanted := case.take("highway_entropy")) is not None:
@@ -181,7 +109,7 @@ def policy_of(run: dict[str, Any]) -> Policy:
 def answer(model: AdaptiveModel, case: Case, policy: Policy, size: int) -> tuple[Tensor, Tensor]:
     """Exit layers and logits of all rows, in batches of `size`."""
     rows = len(case.batch["input_ids"])
-    with torch.inference_mode():
+    with torch.no_grad():
         outs = [
             model(**{key: value[start : start + size] for key, value in case.batch.items()}, policy=policy)
             for start in range(0, rows, size)
@@ -245,10 +173,11 @@ def checks_of_static(case: Case) -> Iterator[Check]:
         wanted = case.take(array)
         assert wanted is not None
         whole = layers == case.depth
-        with torch.inference_mode():
+        with torch.no_grad():
             out = (case.model() if whole else case.model(layers=layers))(**case.batch)
         yield close(array, out.logits.reshape(wanted.shape), wanted)
         yield claim(f"{array} costs {layers} layers", out.exit_layer.tolist() == [layers] * rows)
+        yield from checks_of_losses(case, case.model() if whole else case.model(layers=layers), f"static-{layers}")
 
 
 def checks_of_released(case: Case) -> Iterator[Check]:
@@ -257,7 +186,7 @@ def checks_of_released(case: Case) -> Iterator[Check]:
     found = detect(read(folder)).name
     yield claim("kind detected", found == "elasticbert", found)
     converted = case.model()
-    with torch.inference_mode():
+    with torch.no_grad():
         states = list(_states(converted, case.batch))
         pooled = [converted.exits.head(i).features(state) for i, state in enumerate(states, 1)]
         whole = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**case.batch)
@@ -271,7 +200,7 @@ def checks_of_released(case: Case) -> Iterator[Check]:
     for name, run in case.about["runs"].items():
         layers = run.get("layers", run.get("num_hidden_layers"))
         outputs = run.get("num_output_layers", 1)
-        with torch.inference_mode():
+        with torch.no_grad():
             part = AutoModel.from_pretrained(
                 folder, num_hidden_layers=layers, num_output_layers=outputs, dtype=torch.float32
             ).eval()(**case.batch)

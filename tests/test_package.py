@@ -96,9 +96,9 @@ def test_the_public_names_are_these():
 LEVELS = [
     {"errors", "registry", "_auto"},
     {"stepper", "policies", "backbones", "cost", "reading", "writing", "loading"},
-    {"config", "exits", "attach", "loop", "replay", "backends", "card"},
+    {"config", "exits", "gradients", "tasks", "attach", "loop", "replay", "backends", "card"},
     {"model", "prediction"},
-    {"convert"},
+    {"convert", "recipes"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

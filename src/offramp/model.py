@@ -53,6 +53,7 @@ class AdaptiveOutput(ModelOutput):
     exit_layer: Tensor | None = None  # (rows,), from 1
     exit_logits: Tensor | None = None  # (rows, exits, classes)
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
+    said: tuple[Said, ...] | None = None  # in training: each exit's answer apart, so that unused heads get no gradient
 
 
 class AdaptiveModel(PreTrainedModel):
@@ -77,6 +78,7 @@ class AdaptiveModel(PreTrainedModel):
         self.exits = Exits(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._hub_options: dict[str, Any] = {}
+        self.gradient_equilibrium = False  # in training, see TorchStepper; set by a recipe, not saved
         self.post_init()
 
     # -- where models come from ------------------------------------------------------------------
@@ -214,7 +216,8 @@ class AdaptiveModel(PreTrainedModel):
     def stepper(self) -> TorchStepper:
         """The backbone and its exits as the loop sees them."""
         config: AdaptiveConfig = self.config
-        return TorchStepper(config.family, self.backbone, self.exits, config.problem)
+        equilibrium = self.training and self.gradient_equilibrium
+        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium)
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the config's, perhaps with another threshold; checked."""
@@ -269,6 +272,7 @@ class AdaptiveModel(PreTrainedModel):
             exit_layer=left.layer,
             exit_logits=torch.stack([one.logits for one in said], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
+            said=said if self.training else None,
         )
 
     def _trained(self, said: tuple[Said, ...]) -> list[Said]:

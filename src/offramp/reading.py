@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from offramp.errors import BadInput, UnknownName
 
-__all__ = ["FORMATS", "Source", "Text", "format_of", "read_texts"]
+__all__ = ["FORMATS", "Source", "Text", "format_of", "read_rows", "read_texts"]
 
 FORMATS = {
     "text": "one text per line",
@@ -66,6 +66,12 @@ def read_texts(source: Source) -> Iterator[Text]:
     if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
         raise BadInput(f"No file {source.file}.")
     return _read(source)
+
+
+def read_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
+    """The cells of a TSV or CSV file, header and all, each row with the line that it starts on."""
+    with _open(source) as file:
+        yield from _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
 
 
 def _read(source: Source) -> Iterator[Text]:

@@ -1,0 +1,36 @@
+"""The ELUE tasks, in the layout of their download; named `elue-…`, since three of them are also in GLUE."""
+
+from __future__ import annotations
+
+from offramp.tasks.task import Layout, Task
+
+__all__ = ["ELUE"]
+
+
+def _single(name: str, folder: str) -> Task:
+    layout = {"train": Layout("train.tsv", 0, label=1), "dev": Layout("dev.tsv", 0, label=1)}
+    return Task(f"elue-{name}", ("acc",), folder=folder, splits=layout | {"test": Layout("test.tsv", 1)})
+
+
+def _pair(name: str, folder: str, metrics: tuple[str, ...], labels: tuple[str, ...] | None) -> Task:
+    layout = {"train": Layout("train.tsv", 0, 1, -1), "dev": Layout("dev.tsv", 0, 1, -1)}
+    return Task(f"elue-{name}", metrics, labels, folder, layout | {"test": Layout("test.tsv", 1, 2)})
+
+
+ELUE = (
+    _single("sst-2", "SST-2"),
+    _single("imdb", "IMDb"),
+    Task(
+        "elue-mrpc",
+        ("acc_and_f1", "acc", "f1"),
+        folder="MRPC",
+        splits={
+            "train": Layout("train.tsv", 3, 4, 0),
+            "dev": Layout("dev.tsv", 3, 4, 0),
+            "test": Layout("test.tsv", 3, 4),
+        },
+    ),
+    _pair("sts-b", "STS-B", ("corr", "pearson", "spearmanr"), None),
+    _pair("snli", "SNLI", ("acc",), ("0", "1", "2")),
+    _pair("scitail", "SciTail", ("acc",), ("0", "1")),
+)

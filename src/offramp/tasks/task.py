@@ -1,0 +1,70 @@
+"""A task is data: its labels, its metrics, where its texts stand in its files and on the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from offramp.reading import Text
+from offramp.stepper import Problem
+
+__all__ = ["Hub", "Layout", "Rows", "Task"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One split's file in the official folder; columns are counted from 0, from the end if negative."""
+
+    file: str
+    text: int
+    pair: int | None = None
+    label: int | None = None
+    has_header: bool = True
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where the task is on the Hub: the data set, its configuration, its columns and the names of its splits."""
+
+    path: str
+    config: str | None
+    text: str
+    pair: str | None = None
+    label: str = "label"
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """A name, labels (none: a regression), metrics (the first is the main one), and where to read it."""
+
+    name: str
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] | None = ("0", "1")
+    folder: str = ""
+    splits: Mapping[str, Layout] = field(default_factory=dict)
+    hub: Hub | None = None
+    dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two, kept apart
+    test_splits: tuple[str, ...] = ("test",)
+
+    @property
+    def problem(self) -> Problem:
+        """The kind of answer."""
+        return Problem.REGRESSION if self.labels is None else Problem.SINGLE_LABEL
+
+    @property
+    def num_labels(self) -> int:
+        """How many outputs a model for it has."""
+        return 1 if self.labels is None else len(self.labels)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts with their labels (class numbers, lists of 0 and 1, or values; none in a test set)."""
+
+    texts: list[Text]
+    labels: list[int] | list[float] | list[list[int]] | None
+    skipped: tuple[str, ...] = ()  # what was left out, and where
+
+    def __len__(self) -> int:
+        return len(self.texts)
