@@ -95,7 +95,7 @@ def test_the_public_names_are_these():
 # imports point down, or sideways without a circle
 LEVELS = [
     {"errors", "registry", "_auto"},
-    {"stepper", "policies", "backbones", "cost", "reading", "writing", "loading"},
+    {"stepper", "thresholds", "policies", "backbones", "cost", "reading", "writing", "loading"},
     {"config", "exits", "gradients", "tasks", "attach", "loop", "replay", "backends", "card"},
     {"model", "prediction"},
     {"convert", "recipes"},

@@ -30,9 +30,10 @@ from offramp.errors import BadModel, BadValue
 from offramp.exits import Exits, exit_loss
 from offramp.loading import loading
 from offramp.loop import Left, every_exit, run, within_budget
-from offramp.policies import Policy, Threshold
+from offramp.policies import Policy
 from offramp.replay import Replay
 from offramp.stepper import Batch, Said
+from offramp.thresholds import Threshold
 
 if TYPE_CHECKING:
     from offramp.prediction import Answer, Text

@@ -19,7 +19,6 @@ The last exit always leaves and is never asked, so its entry may be left out.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -30,6 +29,7 @@ from torch import Tensor
 from offramp.errors import BadValue
 from offramp.registry import Registry
 from offramp.stepper import ExitPoint, Problem, Said
+from offramp.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
 
 __all__ = [
     "POLICIES",
@@ -51,8 +51,6 @@ __all__ = [
 
 Memory = Mapping[str, Tensor]
 """What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
-
-Threshold = float | tuple[float, ...]
 
 
 NO_LTE = "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
@@ -121,47 +119,6 @@ def _written(number: float | tuple[float, ...] | None) -> str:
     return short if float(short) == number else repr(number)
 
 
-def _real(policy: str, field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise BadValue(f"{policy}: {field} is {value!r}; it must be a number.")
-    return float(value)
-
-
-def _number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:
-    number = _real(policy, field, value)
-    if not math.isfinite(number) or not low <= number <= high:
-        upper = f"and {high:g}" if high < math.inf else "and finite"
-        raise BadValue(f"{policy}: {field} is {number:g}; it must lie between {low:g} {upper}.")
-    return number
-
-
-def _count(policy: str, field: str, value: Any) -> int:
-    number = _real(policy, field, value)
-    if not 1 <= number < math.inf or number % 1:
-        raise BadValue(f"{policy}: {field} is {number:g}; it must be a whole number, at least 1.")
-    return int(number)
-
-
-def _thresholds(policy: str, given: Any, limit: float) -> Threshold:
-    if not isinstance(given, list | tuple):
-        return _number(policy, "threshold", given, 0, limit)
-    if not given:
-        raise BadValue(f"{policy}: the list of thresholds is empty.")
-    return tuple(_number(policy, f"threshold {i}", one, 0, limit) for i, one in enumerate(given, 1))
-
-
-def _at(threshold: Threshold, exit_number: int) -> float:
-    return threshold[exit_number - 1] if isinstance(threshold, tuple) else threshold
-
-
-def _check_list(policy: str, threshold: Threshold, exits: Sequence[ExitPoint]) -> None:
-    # the last exit is never asked, so its entry may be missing
-    if isinstance(threshold, tuple) and len(threshold) not in (len(exits), len(exits) - 1):
-        raise BadValue(
-            f"{policy}: {len(threshold)} thresholds for {len(exits)} exits; give one number, or one per exit."
-        )
-
-
 def _refuse_regression(policy: str, problem: Problem, faithful: bool) -> None:
     if problem is Problem.REGRESSION and not faithful:
         raise BadValue(
@@ -178,19 +135,29 @@ class _ByThreshold(Policy):
     threshold: Threshold
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", _thresholds(self.name, self.threshold, self.limit))
+        object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, self.limit))
 
     def at(self, exit_number: int) -> float:
         """The threshold of an exit, numbered from 1."""
-        return _at(self.threshold, exit_number)
+        return threshold_at(self.threshold, exit_number)
 
     def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
         """Refuse a list of thresholds that does not fit the exits."""
-        _check_list(self.name, self.threshold, exits)
+        check_list(self.name, self.threshold, exits)
 
 
 @dataclass(frozen=True)
-class Entropy(_ByThreshold):
+class _ByProbability(_ByThreshold):
+    """One that reads class probabilities, which a regression has not."""
+
+    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+        """Refuse regression (unless the original allowed it) and lists that do not fit."""
+        super().check(problem, exits)
+        _refuse_regression(self.name, problem, faithful)
+
+
+@dataclass(frozen=True)
+class Entropy(_ByProbability):
     """Leave when the entropy of the answer is below `threshold`, strictly (DeeBERT, arXiv:2004.12993).
 
     0 never leaves; above ln(classes) everybody leaves at the first exit.
@@ -204,14 +171,9 @@ class Entropy(_ByThreshold):
         """Compare each row's entropy with the exit's threshold."""
         return entropy(said.logits, said.problem) < self.at(said.exit), {}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
-        """Refuse regression (one output has no entropy) and lists that do not fit."""
-        super().check(problem, exits)
-        _refuse_regression(self.name, problem, faithful)
-
 
 @dataclass(frozen=True)
-class Confidence(_ByThreshold):
+class Confidence(_ByProbability):
     """Leave when the largest probability reaches `threshold`; multi-label: when every label is that sure."""
 
     name: ClassVar[str] = "confidence"
@@ -225,14 +187,9 @@ class Confidence(_ByThreshold):
             sure = torch.softmax(said.logits.float(), dim=-1).amax(-1)
         return sure >= self.at(said.exit), {}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
-        """Refuse regression and lists that do not fit."""
-        super().check(problem, exits)
-        _refuse_regression(self.name, problem, faithful)
-
 
 @dataclass(frozen=True)
-class Margin(_ByThreshold):
+class Margin(_ByProbability):
     """Leave when the two largest probabilities lie `threshold` apart; multi-label: the smallest |2p − 1|."""
 
     name: ClassVar[str] = "margin"
@@ -284,9 +241,9 @@ class Patience(Policy):
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "patience", _count(self.name, "patience", self.patience))
+        object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
         if self.tolerance is not None:
-            object.__setattr__(self, "tolerance", _number(self.name, "tolerance", self.tolerance, 0))
+            object.__setattr__(self, "tolerance", number(self.name, "tolerance", self.tolerance, 0))
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's agreements in a row."""
@@ -329,18 +286,18 @@ class PatienceConfidence(Policy):
     threshold: Threshold
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "patience", _count(self.name, "patience", self.patience))
-        object.__setattr__(self, "threshold", _thresholds(self.name, self.threshold, math.inf))
+        object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
+        object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, math.inf))
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's certain exits in a row."""
-        certain = entropy(said.logits, said.problem) < _at(self.threshold, said.exit)
+        certain = entropy(said.logits, said.problem) < threshold_at(self.threshold, said.exit)
         streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
         return streak >= self.patience, {"streak": streak}
 
     def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
         """Refuse regression and lists that do not fit."""
-        _check_list(self.name, self.threshold, exits)
+        check_list(self.name, self.threshold, exits)
         _refuse_regression(self.name, problem, faithful)
 
 
@@ -354,8 +311,8 @@ class Vote(Policy):
     power: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threshold", _number(self.name, "threshold", self.threshold, 0))
-        object.__setattr__(self, "power", _number(self.name, "power", self.power, 0))
+        object.__setattr__(self, "threshold", number(self.name, "threshold", self.threshold, 0))
+        object.__setattr__(self, "power", number(self.name, "power", self.power, 0))
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's votes per class."""
@@ -381,7 +338,7 @@ class Layer(Policy):
     layer: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layer", _count(self.name, "layer", self.layer))
+        object.__setattr__(self, "layer", count(self.name, "layer", self.layer))
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Everybody leaves at that layer."""

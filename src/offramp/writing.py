@@ -35,7 +35,9 @@ def writing(target: Path | str) -> Iterator[None]:
             raise
         raise CannotWrite(f"Cannot write {target}: {err.strerror}.") from err
     except Exception as err:
-        if type(err).__name__ != "SafetensorError":  # its own class for a write that failed; not imported for that
+        from safetensors import SafetensorError  # what its writer raises, for a full disk too
+
+        if not isinstance(err, SafetensorError):
             raise
         raise CannotWrite(f"Cannot write {target}: {err}.") from err
 
