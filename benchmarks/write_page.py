@@ -86,9 +86,9 @@ def memory(results: dict[str, Any]) -> str:
 
 NOTES = """\
 The last column is what the same rows reach in the same layers without a head, a decision or a gathered answer: the
-most that any loop over these layers can reach. In small batches it lies below 1, since a layer's weights have to be
-read whatever the number of rows, and the last survivors of a batch pay almost its full price. In large ones it may
-exceed 1: rows that leave take their padding with them.
+most that any loop over these layers can reach. Why it differs from 1 was not isolated. The likely reasons: in small
+batches a layer's weights have to be read whatever the number of rows, so the last survivors pay almost its full
+price; in large ones rows that leave take their padding with them.
 """
 
 
