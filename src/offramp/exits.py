@@ -118,10 +118,17 @@ def _mean(hidden: Tensor, weights: Tensor | None) -> Tensor:
     return hidden.mean(1) if weights is None else torch.bmm(weights, hidden).squeeze(1)
 
 
-def exit_loss(logits: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """One exit's loss: cross-entropy, binary cross-entropy over labels, or mean squared error."""
+def exit_loss(
+    logits: Tensor, labels: Tensor, problem: Problem, weights: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
+    """One exit's loss: cross-entropy, binary cross-entropy over labels, or mean squared error.
+
+    `weights` is one per class (multi-label: how much a label's yes counts); `smoothing` is for classes.
+    """
     if problem is Problem.SINGLE_LABEL:
-        return nn.functional.cross_entropy(logits, labels.view(-1).long())
+        return nn.functional.cross_entropy(
+            logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing
+        )
     if problem is Problem.MULTI_LABEL:
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weights)
     return nn.functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits))

@@ -264,7 +264,7 @@ class AdaptiveModel(PreTrainedModel):
         said = every_exit(stepper, batch)
         loss = None
         if labels is not None:
-            loss = torch.stack([exit_loss(one.logits, labels, one.problem) for one in self._trained(said)]).sum()
+            loss = torch.stack([exit_loss(one.logits, labels, one.problem) for one in self.trained_exits(said)]).sum()
         left = run(Replay(said), batch, policies.Never() if chosen is None else chosen, max_layers)
         uncertainty = [one.uncertainty for one in said if one.uncertainty is not None]
         return AdaptiveOutput(
@@ -276,7 +276,7 @@ class AdaptiveModel(PreTrainedModel):
             said=said if self.training else None,
         )
 
-    def _trained(self, said: tuple[Said, ...]) -> list[Said]:
+    def trained_exits(self, said: tuple[Said, ...]) -> list[Said]:
         """The exits that a loss is for: all but a faithful model's last ramp, which no original trains."""
         ramps = len(said) - len(self.config.exit_specs)
         return [one for one in said if not (ramps and one.exit == len(said) - 1)]

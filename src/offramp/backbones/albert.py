@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from offramp.backbones.family import Family, HeadShape, Inside, OwnHead
@@ -35,8 +35,12 @@ class Albert(Family):
         narrow = encoder.embeddings(input_ids=ids, token_type_ids=types)
         return encoder.encoder.embedding_hidden_mapping_in(narrow)
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
-        """One application of the group that this layer belongs to, all its inner layers in order."""
+    def block(self, encoder: Any, index: int) -> nn.Module:
+        """The group that this layer belongs to."""
         config = encoder.config
         group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
-        return encoder.encoder.albert_layer_groups[group](inside.hidden, inside.attention)
+        return encoder.encoder.albert_layer_groups[group]
+
+    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+        """One application of the layer's group, all its inner layers in order."""
+        return self.block(encoder, index)(inside.hidden, inside.attention)

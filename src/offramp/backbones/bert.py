@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from offramp.backbones.family import Family, HeadShape, Inside, OwnHead
@@ -38,7 +38,7 @@ class Bert(Family):
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
-        return encoder.encoder.layer[index](inside.hidden, inside.attention)
+        return self.block(encoder, index)(inside.hidden, inside.attention)
 
 
 class Roberta(Bert):
@@ -104,6 +104,10 @@ class DistilBert(Family):
         """Words and positions."""
         return encoder.embeddings(ids)
 
+    def block(self, encoder: Any, index: int) -> nn.Module:
+        """They lie under `transformer`."""
+        return encoder.transformer.layer[index]
+
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
-        return encoder.transformer.layer[index](inside.hidden, inside.attention)
+        return self.block(encoder, index)(inside.hidden, inside.attention)

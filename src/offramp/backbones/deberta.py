@@ -64,7 +64,7 @@ class DebertaV2(Family):
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer; behind the first the convolution, where there is one."""
         extra = inside.extra
-        hidden: Tensor = encoder.encoder.layer[index](
+        hidden: Tensor = self.block(encoder, index)(
             inside.hidden,
             inside.attention,
             relative_pos=extra.get("positions"),

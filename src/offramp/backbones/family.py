@@ -88,6 +88,10 @@ class Family(ABC):
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """The hidden states behind layer `index` (behind the last one: with whatever norm follows it)."""
 
+    def block(self, encoder: Any, index: int) -> nn.Module:
+        """The module that layer `index` runs; layers may share one (ALBERT)."""
+        return encoder.encoder.layer[index]
+
     def max_length(self, config: PreTrainedConfig) -> int:
         """The longest text in tokens that the encoder has positions for."""
         return int(config.max_position_embeddings)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 
@@ -62,9 +62,13 @@ class ModernBert(Family):
         local = trim_mask(extra.get("local mask"), rows, length)
         return trimmed if local is None else trimmed | {"local mask": local}
 
+    def block(self, encoder: Any, index: int) -> nn.Module:
+        """They lie under `layers`."""
+        return encoder.layers[index]
+
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer with its kind's mask and table; behind the last the encoder's final norm."""
-        layer, extra = encoder.layers[index], inside.extra
+        layer, extra = self.block(encoder, index), inside.extra
         kind = layer.attention_type
         hidden: Tensor = layer(
             inside.hidden,

@@ -46,4 +46,4 @@ class MPNet(Family):
 
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer with the shared bias."""
-        return encoder.encoder.layer[index](inside.hidden, inside.attention, inside.extra["bias"])[0]
+        return self.block(encoder, index)(inside.hidden, inside.attention, inside.extra["bias"])[0]

@@ -36,10 +36,12 @@ class Outcome:
     labels: Tensor  # (rows,) or (rows, labels)
     problem: Problem
     uncertainty: Sequence[Tensor] = ()  # L times (rows,)
+    weights: Tensor | None = None  # (classes,)
+    smoothing: float = 0.0
 
     def loss(self, index: int) -> Tensor:
         """One exit's own loss; its index from 0."""
-        return exit_loss(self.logits[index], self.labels, self.problem)
+        return exit_loss(self.logits[index], self.labels, self.problem, self.weights, self.smoothing)
 
 
 def last_exit(outcome: Outcome) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from offramp.errors import BadInput, UnknownName
 from offramp.reading import Source, Text, read_rows
 from offramp.tasks.task import Layout, Rows, Task
 
-__all__ = ["parse_label", "read_split"]
+__all__ = ["parse_label", "read_split", "unknown_label"]
+
+NO_LABEL = ("", "-")  # how the official files mark rows on which the annotators did not agree
 
 
 def read_split(task: Task, split: str, data_dir: Path | None = None, file: Path | None = None) -> Rows:
@@ -54,7 +57,7 @@ def _rows(task: Task, layout: Layout, file: Path) -> Rows:
     texts: list[Text] = []
     labels: list[Any] = []  # class numbers, or values
     short: list[int] = []
-    strange: list[tuple[int, str]] = []
+    unlabelled: list[int] = []
     rows = read_rows(Source(str(file), "tsv"))
     header = next(rows, (0, [""]))[1] if layout.has_header else []
     last = max(layout.text, layout.pair or 0, layout.label or 0)
@@ -66,16 +69,19 @@ def _rows(task: Task, layout: Layout, file: Path) -> Rows:
             continue
         label = None
         if layout.label is not None:
-            label = parse_label(cells[layout.label], task.labels)
-            if label is None:
-                strange.append((line, cells[layout.label]))
+            written = cells[layout.label]
+            label = parse_label(written, task.labels)
+            if label is None and written.strip() in NO_LABEL:
+                unlabelled.append(line)
                 continue
+            if label is None:
+                raise BadInput(f"{file}, line {line}: {unknown_label(written, task.labels)}")
         texts.append(cells[layout.text] if layout.pair is None else (cells[layout.text], cells[layout.pair]))
         if label is not None:
             labels.append(label)
     if not texts:
         raise BadInput(f"{file} has no usable row for task {task.name}.")
-    return Rows(texts, labels if layout.label is not None else None, _told(file, short, strange))
+    return Rows(texts, labels if layout.label is not None else None, _told(file, short, unlabelled))
 
 
 def parse_label(written: str, labels: tuple[str, ...] | None) -> int | float | None:
@@ -101,13 +107,18 @@ def _value(written: str) -> float | None:
     return value if value == value and abs(value) != float("inf") else None
 
 
-def _told(file: Path, short: list[int], strange: list[tuple[int, str]]) -> tuple[str, ...]:
+def unknown_label(written: object, labels: Sequence[str] | None) -> str:
+    """What to say of a label that is not in the set."""
+    if labels is None:
+        return f"the label is {written!r}, expected a number."
+    known = ", ".join(labels[:20]) + (f" … ({len(labels)})" if len(labels) > 20 else "")
+    return f"the label is {written!r}, which is none of {known}."
+
+
+def _told(file: Path, short: list[int], unlabelled: list[int]) -> tuple[str, ...]:
     told = []
     if short:
         told.append(f"{file}: {len(short)} rows with too few columns were skipped, the first in line {short[0]}.")
-    if strange:
-        line, label = strange[0]
-        told.append(
-            f"{file}: {len(strange)} rows with an unknown label were skipped, the first ({label!r}) in line {line}."
-        )
+    if unlabelled:
+        told.append(f"{file}: {len(unlabelled)} rows without a label were skipped, the first in line {unlabelled[0]}.")
     return tuple(told)

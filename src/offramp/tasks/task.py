@@ -46,11 +46,14 @@ class Task:
     hub: Hub | None = None
     dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two, kept apart
     test_splits: tuple[str, ...] = ("test",)
+    multi_label: bool = False
 
     @property
     def problem(self) -> Problem:
         """The kind of answer."""
-        return Problem.REGRESSION if self.labels is None else Problem.SINGLE_LABEL
+        if self.labels is None:
+            return Problem.REGRESSION
+        return Problem.MULTI_LABEL if self.multi_label else Problem.SINGLE_LABEL
 
     @property
     def num_labels(self) -> int:

@@ -1,0 +1,68 @@
+"""What a recipe is: stages, each with a loss and the parameters that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from offramp.config import AdaptiveConfig
+from offramp.recipes.losses import Outcome
+from offramp.stepper import Problem
+
+__all__ = ["Published", "Recipe", "Stage"]
+
+Loss = Callable[[Outcome, int], Tensor]
+"""A batch's loss; the second argument is the batch's index within its epoch, from 0."""
+
+
+def everything(name: str) -> bool:
+    """Every parameter."""
+    return True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of the loop with an optimiser and a schedule of its own."""
+
+    name: str
+    loss: Loss
+    trains: Callable[[str], bool] = everything  # by the parameter's name
+    freezes: bool = False  # the rest gets no gradient and is in evaluation mode
+    equilibrium: bool = False  # ElasticBERT's rescaled gradients
+    # RomeBERT's projection: the batch's loss in two parts, the reference first
+    parts: Callable[[Outcome], tuple[Tensor, Tensor]] | None = None
+    judged_by: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
+
+
+@dataclass(frozen=True)
+class Published:
+    """The settings that the authors' scripts used, or, where there are none, ours."""
+
+    epochs: float = 3
+    batch_size: int = 8
+    learning_rate: float = 2e-5
+    weight_decay: float = 0.0
+    warmup: float = 0.0  # steps; below 1 a share of all steps
+    max_length: int = 128
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way to train exits; a subclass's fields are its options."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""
+    about: ClassVar[str]
+    published: ClassVar[Published] = Published()
+    only_last: ClassVar[bool] = False  # the model has no early exits
+    lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
+    problems: ClassVar[tuple[Problem, ...]] = tuple(Problem)
+
+    faithful: bool = field(default=False, metadata={"help": "train as the original did, quirks and all"})
+
+    def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
+        """What is trained, one after the other; `task` is the benchmark's name where there is one."""
+        raise NotImplementedError

@@ -1,0 +1,117 @@
+"""The user's own data as a task: labels discovered in the training rows, then the same for every split."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from offramp.errors import BadInput, BadValue
+from offramp.stepper import Problem
+from offramp.tasks.folder import parse_label, unknown_label
+from offramp.tasks.table import Table
+from offramp.tasks.task import Rows, Task
+
+__all__ = ["discover", "rows_of"]
+
+logger = logging.getLogger("offramp")
+
+METRIC = {Problem.SINGLE_LABEL: "acc", Problem.MULTI_LABEL: "f1_micro", Problem.REGRESSION: "corr"}
+BESIDES = {
+    Problem.SINGLE_LABEL: ("acc", "f1_macro"),
+    Problem.MULTI_LABEL: ("f1_micro", "f1_macro"),
+    Problem.REGRESSION: ("corr", "pearson", "spearmanr"),
+}
+
+
+def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> Task:
+    """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
+    problem = _problem(table, wanted)
+    main = metric or METRIC[problem]
+    metrics = (main, *(name for name in BESIDES[problem] if name != main))
+    if problem is Problem.REGRESSION:
+        return Task("own", metrics, None)
+    several = problem is Problem.MULTI_LABEL
+    found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
+    labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
+    if "" in labels:
+        row = next(i for i, one in enumerate(table.labels) if _written(one) == "")
+        raise BadInput(f"{table.at(row)}: the label is empty.")
+    if len(labels) < 2 and problem is Problem.SINGLE_LABEL:
+        raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
+    return Task("own", metrics, labels, multi_label=several)
+
+
+def rows_of(table: Table, task: Task) -> Rows:
+    """A table's rows with labels as numbers; a label outside the set is named and ends the reading."""
+    numbers: list[Any] = []
+    for row, label in enumerate(table.labels):
+        number = _number(label, task, table.label_names is not None)
+        if number is None:
+            raise BadInput(f"{table.at(row)}: {unknown_label(label, task.labels)}")
+        numbers.append(number)
+    return Rows(table.texts, numbers)
+
+
+def _problem(table: Table, wanted: str) -> Problem:
+    if wanted != "auto":
+        named = {"single-label": Problem.SINGLE_LABEL, "multi-label": Problem.MULTI_LABEL}
+        return named.get(wanted, Problem.REGRESSION)
+    if any(isinstance(label, list | tuple) for label in table.labels):
+        return Problem.MULTI_LABEL
+    if table.label_names is not None:
+        return Problem.SINGLE_LABEL
+    values = [parse_label(_written(label), None) for label in table.labels]
+    fractions = any(value is not None and value != int(value) for value in values)
+    return Problem.REGRESSION if fractions and None not in values else Problem.SINGLE_LABEL
+
+
+def _number(label: Any, task: Task, named: bool) -> Any:
+    if task.multi_label:
+        assert task.labels is not None
+        places = [_place(one, task.labels, named) for one in _several(label)]
+        return None if None in places else [int(place in places) for place in range(len(task.labels))]
+    if named and isinstance(label, int) and task.labels is not None:
+        return label if 0 <= label < len(task.labels) else None
+    return parse_label(_written(label), task.labels)
+
+
+def _place(label: Any, labels: Sequence[str], named: bool) -> int | None:
+    if named and isinstance(label, int):
+        return label if 0 <= label < len(labels) else None
+    place = parse_label(_written(label), tuple(labels))
+    return None if place is None else int(place)
+
+
+def _spellings(name: str, found: Iterable[Any]) -> list[str]:
+    """The labels, each once; of spellings that differ in case alone the most frequent one."""
+    counts = Counter(_written(one) for one in found)
+    chosen: dict[str, str] = {}
+    for label, _ in counts.most_common():
+        first = chosen.setdefault(label.casefold(), label)
+        if first != label:
+            logger.warning("%s: label %r is taken for %r.", name, label, first)
+    return list(chosen.values())
+
+
+def _several(label: Any) -> list[Any]:
+    """A list as it is; a string's parts between commas; nothing where it is empty."""
+    if isinstance(label, list | tuple):
+        return list(label)
+    if isinstance(label, str):
+        return [part.strip() for part in label.split(",") if part.strip()]
+    if label is None:
+        return []
+    raise BadValue(f"A row's labels are {label!r}; expected a list, or names between commas.")
+
+
+def _written(label: Any) -> str:
+    if isinstance(label, float) and label == int(label):
+        return str(int(label))
+    return "" if label is None else str(label).strip()
+
+
+def _order(label: str) -> tuple[int, float, str]:
+    value = parse_label(label, None)
+    return (0, float(value), label) if value is not None else (1, 0.0, label)

@@ -1,0 +1,1 @@
+"""Training: one loop over `transformers.Trainer` for every recipe and task."""

@@ -1,0 +1,350 @@
+"""`train(settings)`: data, model, the recipe's stages one after the other, and a model folder in the end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from accelerate import PartialState
+from transformers import AutoConfig, EarlyStoppingCallback, PrinterCallback, TrainingArguments, set_seed
+from transformers.trainer_callback import ProgressCallback
+
+import offramp
+from offramp.errors import BadValue
+from offramp.loading import loading
+from offramp.model import AdaptiveModel
+from offramp.recipes import Recipe, Stage, check, make
+from offramp.tasks import Task
+from offramp.training import card, folder, holdout
+from offramp.training.data import Data, read_data, reorder_labels
+from offramp.training.examples import Examples, Padder
+from offramp.training.progress import Progress
+from offramp.training.scores import per_exit, scores_of
+from offramp.training.settings import Settings
+from offramp.training.trainer import ExitTrainer, Weighing
+
+__all__ = ["Result", "train"]
+
+logger = logging.getLogger("offramp")
+
+SCORES = "scores.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: the folder, and every metric of every exit on each dev set."""
+
+    folder: Path
+    layers: tuple[int, ...]
+    metric: str
+    dev: dict[str, list[dict[str, float]]]
+
+
+def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
+    """Run one training, from nothing or from its last checkpoint."""
+    output = Path(settings.output)
+    main = PartialState().is_main_process
+    if main:
+        folder.prepare(settings, resume, overwrite)
+    PartialState().wait_for_everyone()
+    if folder.is_finished(output):
+        logger.warning("%s is finished; there is nothing to resume.", output)
+        return read_result(output)
+    data = read_data(settings)
+    recipe = make(settings.recipe, settings.recipe_options)
+    set_seed(settings.seed)
+    model = build(settings, recipe, data.task)
+    data = reorder_labels(data, model.config.labels)
+    check(recipe, model.config)
+    job = Job(settings, recipe, model, data)
+    stages = []
+    for number, stage in enumerate(recipe.stages(model.config, settings.task), 1):
+        stages.append(job.run(number, stage))
+    result = job.evaluate()
+    if main:
+        job.write(result, stages)
+    PartialState().wait_for_everyone()
+    return read_result(output)
+
+
+def read_result(output: Path) -> Result:
+    """What a finished run gave."""
+    found = json.loads((output / SCORES).read_text("utf-8"))
+    return Result(output, tuple(found["layers"]), found["metric"], found["dev"])
+
+
+def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
+    """Exits on the backbone, as the recipe and the task need them; or an offramp model as it is."""
+    with loading(settings.backbone):
+        config = AutoConfig.from_pretrained(settings.backbone)
+    if config.model_type == "offramp":
+        model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
+        if model.config.problem is not task.problem or model.config.num_labels != task.num_labels:
+            raise BadValue(
+                f"{settings.backbone} answers with {', '.join(model.config.labels)} "
+                f"({model.config.problem.value.replace('_', ' ')}), which is not what the data hold."
+            )
+        return model
+    exits = settings.exits
+    if recipe.only_last:
+        if exits != "all":
+            raise BadValue(f"Recipe {recipe.name} has one exit, behind the last layer; leave --exits out.")
+        exits = [settings.num_layers or config.num_hidden_layers]
+    return AdaptiveModel.from_backbone(
+        settings.backbone,
+        exits=exits,
+        heads=settings.heads,
+        pooling=settings.pooling,
+        num_layers=settings.num_layers,
+        labels=_labels(config, task),
+        num_labels=task.num_labels,
+        problem_type=task.problem.value,
+        lte=recipe.lte,
+    )
+
+
+def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
+    """The task's labels, in the order of the checkpoint's own classes where it has just these."""
+    if task.labels is None:
+        return None
+    own = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    known = {label.casefold(): label for label in task.labels}
+    if sorted(map(str.casefold, own)) == sorted(known):
+        return tuple(known[name.casefold()] for name in own)
+    return task.labels
+
+
+class Job:
+    """One run's parts, shared by its stages."""
+
+    def __init__(self, settings: Settings, recipe: Recipe, model: AdaptiveModel, data: Data):
+        self.settings, self.recipe, self.model, self.data = settings, recipe, model, data
+        self.output = Path(settings.output)
+        self.started = time.time()
+        length = self._max_length()
+        tokenizer = model.tokenizer
+        self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
+        self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
+        self.layers = tuple(spec.layer for spec in model.config.exit_specs)
+
+    def _max_length(self) -> int:
+        most = self.model.config.family.max_length(self.model.config.backbone)
+        wanted = self.settings.max_length
+        if wanted is not None and wanted > most:
+            raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
+        return wanted or min(self.recipe.published.max_length, most)
+
+    # -- stages ----------------------------------------------------------------------------------
+
+    def run(self, number: int, stage: Stage) -> dict[str, Any]:
+        """Train one stage, or take up what an earlier run left of it."""
+        place = self.output / folder.CHECKPOINTS / f"{number}-{stage.name}"
+        done = place / "done"
+        epochs = self._epochs(number)
+        if (done / SCORES).is_file():
+            self.model.load_state_dict(AdaptiveModel.from_pretrained(done).state_dict())
+            told: dict[str, Any] = json.loads((done / SCORES).read_text("utf-8"))
+            return told
+        if epochs == 0 and self.settings.max_steps < 0:
+            return {"stage": stage.name, "skipped": True}
+        trainer = self.trainer(place, stage, epochs)
+        checkpoint = folder.last_checkpoint(place)
+        if checkpoint is not None:
+            logger.warning("Going on from %s.", checkpoint)
+        began = time.time()
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        self._release()
+        told = {
+            "stage": stage.name,
+            "epochs": epochs,
+            "updates": trainer.state.global_step,
+            "seconds": round(time.time() - began, 1),
+            "resumed": checkpoint is not None,
+            "history": trainer.state.log_history,
+        }
+        if trainer.is_world_process_zero():
+            part = place / "done.part"
+            shutil.rmtree(part, ignore_errors=True)
+            self.model.save_pretrained(part)
+            (part / SCORES).write_text(json.dumps(told))
+            part.replace(done)
+        PartialState().wait_for_everyone()
+        return told
+
+    def _epochs(self, number: int) -> float:
+        wanted = self.settings.epochs
+        if wanted is None:
+            return self.recipe.published.epochs
+        each = wanted if isinstance(wanted, list) else [wanted]
+        stages = len(self.recipe.stages(self.model.config, self.settings.task))
+        if len(each) not in (1, stages):
+            raise BadValue(f"epochs names {len(each)} stages, but recipe {self.recipe.name} has {stages}.")
+        return float(each[0] if len(each) == 1 else each[number - 1])
+
+    def trainer(self, place: Path, stage: Stage, epochs: float) -> ExitTrainer:
+        """The loop of a stage."""
+        metric = self.data.task.metrics[0]
+        callbacks: list[Any] = [Progress(stage.name, self.layers, metric)]
+        if self.settings.early_stopping is not None:
+            callbacks.append(EarlyStoppingCallback(self.settings.early_stopping))
+        dev = self.dev_rows
+        trainer = ExitTrainer(
+            self.model,
+            self.recipe,
+            stage,
+            self._weighing(),
+            args=self.arguments(place, stage, epochs),
+            train_dataset=self.train_rows,
+            eval_dataset=dev if len(dev) > 1 else next(iter(dev.values())),
+            data_collator=Padder(self.model.tokenizer.pad_token_id or 0),
+            compute_metrics=lambda p: scores_of(p.predictions, p.label_ids, self.data.task, self.layers),
+            callbacks=callbacks,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+        return trainer
+
+    def arguments(self, place: Path, stage: Stage, epochs: float) -> TrainingArguments:
+        """Our settings as the library's."""
+        settings, published = self.settings, self.recipe.published
+
+        def or_published(name: str) -> Any:
+            given = getattr(settings, name)
+            return getattr(published, name) if given is None else given
+
+        every = settings.eval_every or settings.save_every
+        strategy = "epoch" if every is None else "steps"
+        selects = settings.select != "none"
+        return TrainingArguments(
+            output_dir=str(place),
+            num_train_epochs=epochs,
+            max_steps=settings.max_steps,
+            per_device_train_batch_size=or_published("batch_size"),
+            per_device_eval_batch_size=settings.eval_batch_size,
+            gradient_accumulation_steps=settings.accumulation,
+            learning_rate=or_published("learning_rate"),
+            weight_decay=or_published("weight_decay"),
+            adam_epsilon=settings.adam_epsilon,
+            warmup_steps=or_published("warmup"),
+            lr_scheduler_type=settings.schedule,
+            max_grad_norm=settings.max_grad_norm,
+            seed=settings.seed,
+            eval_strategy=strategy,
+            eval_steps=every,
+            save_strategy=strategy,
+            save_steps=settings.save_every or every or 500,
+            save_total_limit=None if settings.keep_checkpoints else 2,
+            load_best_model_at_end=selects,
+            metric_for_best_model=self._judge(stage) if selects else None,
+            greater_is_better=True,
+            bf16=settings.bf16,
+            fp16=settings.fp16,
+            gradient_checkpointing=settings.gradient_checkpointing,
+            use_cpu=settings.cpu,
+            report_to=settings.report_to.split(","),
+            run_name=f"{self.output.name} {stage.name}",
+            logging_steps=50,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            dataloader_pin_memory=torch.cuda.is_available() and not settings.cpu,
+        )
+
+    def _judge(self, stage: Stage) -> str:
+        wanted = self.settings.select
+        name = stage.judged_by if wanted == "auto" else wanted
+        if name.isdigit():
+            if int(name) not in self.layers:
+                raise BadValue(f"select is {name}, but the exits sit on {', '.join(map(str, self.layers))}.")
+            name = f"exit_{name}_{self.data.task.metrics[0]}"
+        elif name not in ("mean", "last"):
+            raise BadValue(f"select is {name!r}; say auto, mean, last, an exit's layer, or none.")
+        first = next(iter(self.dev_rows))
+        return f"eval_{first}_{name}" if len(self.dev_rows) > 1 else f"eval_{name}"
+
+    def _weighing(self) -> Weighing:
+        settings, task = self.settings, self.data.task
+        weights = settings.class_weights
+        if (weights is not None or settings.label_smoothing) and task.labels is None:
+            raise BadValue("A regression has no classes: leave class-weights and label-smoothing out.")
+        if weights == "balanced":
+            weights = _balanced(np.asarray(self.data.train.labels), task.num_labels)
+        if weights is not None and len(weights) != task.num_labels:
+            raise BadValue(f"class-weights are {len(weights)}, but there are {task.num_labels} classes.")
+        return Weighing(
+            None if weights is None else tuple(map(float, weights)),
+            settings.label_smoothing,
+            settings.head_learning_rate,
+            settings.group_by_length,
+        )
+
+    def _release(self) -> None:
+        """Undo what a stage did to the model beyond its weights."""
+        self.model.gradient_equilibrium = False
+        for value in self.model.parameters():
+            value.requires_grad_(True)
+            value.grad = None
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, list[dict[str, float]]]:
+        """Every metric of every exit on each dev set, with the weights as they are now."""
+        trainer = self.trainer(self.output / folder.CHECKPOINTS / "end", Stage("end", lambda o, _: o.loss(-1)), 1)
+        found = {}
+        for name, rows in self.dev_rows.items():
+            told = trainer.predict(rows)
+            found[name] = per_exit(told.predictions, told.label_ids, self.data.task)
+        self._release()
+        return found
+
+    def write(self, dev: dict[str, list[dict[str, float]]], stages: list[dict[str, Any]]) -> None:
+        """The model folder: weights, tokenizer, card, scores, and who was where."""
+        data, task = self.data, self.data.task
+        told = {
+            "task": task.name,
+            "recipe": self.recipe.name,
+            "recipe_options": {one.name: getattr(self.recipe, one.name) for one in fields(self.recipe)},
+            "metric": task.metrics[0],
+            "layers": list(self.layers),
+            "dev": dev,
+            "rows": {
+                "train": len(data.train),
+                "calibration": len(data.calibration),
+                **{name: len(rows) for name, rows in data.dev.items()},
+            },
+            "seconds": round(time.time() - self.started, 1),
+            "stages": stages,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {
+                "offramp": offramp.__version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        }
+        new = self.output / ".new"
+        shutil.rmtree(new, ignore_errors=True)
+        self.model.config.notes = card.training_notes(told, self.settings, self.recipe)
+        self.model.save_pretrained(new)
+        (new / SCORES).write_text(json.dumps(told, indent=1), encoding="utf-8")
+        roles = {"train": data.train, "calibration": data.calibration}
+        hashes = {role: holdout.hashes_of(rows.texts) for role, rows in roles.items()}
+        hashes["dev"] = np.concatenate([holdout.hashes_of(rows.texts) for rows in data.dev.values()])
+        holdout.write_hashes(new, hashes)
+        folder.finish(new, self.output, self.settings.keep_checkpoints)
+
+
+def _balanced(labels: Any, classes: int) -> list[float]:
+    """Rare classes count more: rows / (classes × rows of the class); multi-label: noes per yes."""
+    if labels.ndim == 2:
+        yes = labels.sum(0).clip(1)
+        return [float(value) for value in (len(labels) - yes) / yes]
+    counts = np.bincount(labels, minlength=classes).clip(1)
+    return [float(value) for value in len(labels) / (classes * counts)]

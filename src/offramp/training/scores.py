@@ -1,0 +1,48 @@
+"""What every exit is worth on dev, as numbers and as a small table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.stepper import Problem
+from offramp.tasks import Task
+from offramp.tasks.metrics import score
+
+__all__ = ["answers", "per_exit", "scores_of", "table"]
+
+
+def answers(logits: NDArray[Any], problem: Problem) -> NDArray[Any]:
+    """Classes, sets of labels or values from logits whose last axis is classes."""
+    if problem is Problem.REGRESSION:
+        return logits[..., 0].astype(np.float64)
+    return (logits > 0).astype(np.int64) if problem is Problem.MULTI_LABEL else logits.argmax(-1)
+
+
+def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
+    """Every metric of every exit, shallow to deep; logits are (rows, exits, classes)."""
+    return [
+        score(task.metrics, answers(logits[:, place], task.problem), labels) for place in range(logits.shape[1])
+    ]
+
+
+def scores_of(logits: NDArray[Any], labels: NDArray[Any], task: Task, layers: Sequence[int]) -> dict[str, float]:
+    """The same under flat names: `exit_3_acc`, and of the main metric `mean` and `last`."""
+    each = per_exit(logits, labels, task)
+    flat = {f"exit_{layer}_{name}": value for layer, one in zip(layers, each, strict=True) for name, value in one.items()}
+    main = [one[task.metrics[0]] for one in each]
+    return flat | {"mean": float(np.mean(main)), "last": main[-1]}
+
+
+def table(rows: Sequence[tuple[str, Mapping[str, float]]], layers: Sequence[int], metric: str) -> str:
+    """One line per evaluation, one column per exit, in percent."""
+    width = max([len(name) for name, _ in rows] + [len(metric)])
+    head = f"{metric:<{width}}  " + "".join(f"{f'exit {layer}':>9}" for layer in layers) + f"{'mean':>9}"
+    lines = [head]
+    for name, flat in rows:
+        cells = "".join(f"{100 * flat[f'exit_{layer}_{metric}']:>9.1f}" for layer in layers)
+        lines.append(f"{name:<{width}}  {cells}{100 * flat['mean']:>9.1f}")
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""Every option of a training run; the command line, `--config` files and `training.yaml` are made from this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import BadInput, BadValue, UnknownName
+
+__all__ = ["FILE", "Settings", "read_settings", "write_settings"]
+
+FILE = "training.yaml"
+PROBLEMS = ("auto", "single-label", "multi-label", "regression")
+
+
+def option(default: Any, group: str, about: str, **more: Any) -> Any:
+    """A field with the text that `--help` shows."""
+    metadata = {"group": group, "help": about} | more
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run, whole: the same settings, data and versions give the same model."""
+
+    backbone: str
+    output: str
+    task: str | None = option(None, "data", "a GLUE or ELUE task, such as sst-2 or elue-mrpc")
+    data_dir: str | None = option(None, "data", "the folder of the official GLUE or ELUE download")
+    dataset: str | None = option(None, "data", "a data set on the Hub or a folder of one; a task brings its own")
+    dataset_config: str | None = option(None, "data", "which configuration of the data set")
+    train_file: str | None = option(None, "data", "a file in place of the train split (TSV, CSV, JSON lines, Parquet)")
+    dev_file: str | None = option(None, "data", "a file in place of the dev split")
+    text_column: str | None = option(None, "data", "own data: the text (a column called text or sentence)")
+    pair_column: str | None = option(None, "data", "own data: the text's partner")
+    label_column: str | None = option(None, "data", "own data: the label (a column called label)")
+    problem: str = option("auto", "data", "own data: the kind of answer", choices=PROBLEMS)
+    metric: str | None = option(None, "data", "own data: the metric that counts")
+    train_rows: int | None = option(None, "data", "only so many training rows, chosen by seed")
+    calibration_split: float = option(0.1, "data", "the share of training rows set aside for calibrate; 0 for none")
+    max_length: int | None = option(None, "data", "tokens of a text; the rest is cut off")
+
+    exits: Any = option("all", "model", "the layers with an exit: all, or 2,4,6", metavar="LAYERS")
+    heads: str = option("auto", "model", "linear, pooler, shared, family")
+    pooling: str = option("auto", "model", "what a head reads: first (as the published recipes did) or mean")
+    num_layers: int | None = option(None, "model", "only the encoder's first layers", metavar="K")
+
+    recipe: str = option("joint", "recipe", "how the exits are trained; `--recipe list` tells")
+    recipe_options: dict[str, Any] = option({}, "recipe", "options of the recipe", hidden=True)
+
+    epochs: Any = option(None, "training", "per stage, such as 3, or 3,1 for two stages; 0 skips a stage", metavar="E")
+    max_steps: int = option(-1, "training", "updates per stage, whatever the epochs")
+    batch_size: int | None = option(None, "training", "rows per process and batch")
+    eval_batch_size: int = option(64, "training", "the same on dev")
+    accumulation: int = option(1, "training", "batches per update")
+    learning_rate: float | None = option(None, "training", "its peak")
+    head_learning_rate: float | None = option(None, "training", "another one for the exits' heads")
+    weight_decay: float | None = option(None, "training", "AdamW's")
+    adam_epsilon: float = option(1e-8, "training", "AdamW's")
+    warmup: float | None = option(None, "training", "steps; below 1 a share of all steps")
+    schedule: str = option("linear", "training", "any of transformers' schedules")
+    max_grad_norm: float = option(1.0, "training", "gradients are clipped to it; 0 for never")
+    label_smoothing: float = option(0.0, "training", "0 to 1")
+    class_weights: Any = option(None, "training", "balanced, or a number per class: 1,2.5", metavar="W")
+    group_by_length: bool = option(True, "training", "batches of like lengths")
+    seed: int = option(42, "training", "of everything random")
+    seeds: Any = option(None, "training", "a run per seed and a summary: 1,2,3", metavar="S")
+
+    select: str = option("auto", "dev", "which score chooses the checkpoint: mean, last, an exit's layer, none")
+    early_stopping: int | None = option(None, "dev", "stop after so many evaluations without a better score")
+    eval_every: int | None = option(None, "dev", "updates between evaluations (each epoch)")
+    save_every: int | None = option(None, "dev", "updates between checkpoints (as evaluations)")
+    keep_checkpoints: bool = option(False, "dev", "leave them in OUTPUT/checkpoints")
+
+    bf16: bool = option(False, "machine", "mixed precision")
+    fp16: bool = option(False, "machine", "mixed precision with loss scaling")
+    gradient_checkpointing: bool = option(False, "machine", "less memory, more time")
+    cpu: bool = option(False, "machine", "leave GPUs alone")
+    report_to: str = option("none", "machine", "tensorboard, wandb, or several: tensorboard,wandb")
+
+    def __post_init__(self) -> None:
+        for name in ("exits", "epochs", "seeds", "class_weights"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+        if self.problem not in PROBLEMS:
+            raise UnknownName("kind of problem", self.problem, PROBLEMS)
+        for name in ("batch_size", "eval_batch_size", "accumulation", "max_length", "eval_every", "save_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadValue(f"{name.replace('_', '-')} is {value}; it is at least 1.")
+        for name in ("learning_rate", "head_learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise BadValue(f"{name.replace('_', '-')} is {value}; it is above 0.")
+
+    def changed(self, **values: Any) -> Settings:
+        """The same with other values."""
+        return replace(self, **values)
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that settings survive YAML unchanged."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def write_settings(settings: Settings, folder: Path) -> None:
+    """As YAML, for `offramp train --config`."""
+    import yaml
+
+    text = yaml.safe_dump(asdict(settings), sort_keys=False, allow_unicode=True)
+    (folder / FILE).write_text("# offramp train --config THIS-FILE repeats the run\n" + text, encoding="utf-8")
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """The options of a YAML or JSON file, names checked."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text("utf-8"))
+    except OSError as err:
+        raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
+    except (yaml.YAMLError, UnicodeDecodeError) as err:
+        raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())}.") from err
+    if not isinstance(found, Mapping):
+        raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")
+    known = [one.name for one in fields(Settings)]
+    options = {str(key).replace("-", "_"): value for key, value in found.items()}
+    for name in options:
+        if name not in known:
+            raise BadInput(f"{file}: {UnknownName('option', name, known)}")
+    return options

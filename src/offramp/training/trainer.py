@@ -1,0 +1,256 @@
+"""`transformers.Trainer`, and the few things it cannot do: losses of exits, frozen parts, two gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import Trainer, get_scheduler
+
+from offramp.errors import BadValue
+from offramp.exits import Head
+from offramp.gradients import Projection, project
+from offramp.model import AdaptiveModel
+from offramp.recipes import Recipe, Stage
+from offramp.recipes.losses import Outcome
+from offramp.training.examples import GroupedOrder
+from offramp.writing import writing
+
+__all__ = ["ExitTrainer", "Weighing"]
+
+REDUCED = (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU, DistributedType.MULTI_NPU)
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How examples count, and how fast heads learn."""
+
+    class_weights: tuple[float, ...] | None = None
+    label_smoothing: float = 0.0
+    head_learning_rate: float | None = None
+    group_by_length: bool = True
+
+
+class ExitTrainer(Trainer):
+    """One stage of a recipe.
+
+    The loss comes from what every exit said. Gradients of several processes are averaged here and not in DDP's
+    reducer: which exits take part changes with the recipe and the batch, and RomeBERT's projection needs two
+    gradients per batch, each averaged before they are joined.
+    """
+
+    def __init__(self, model: AdaptiveModel, recipe: Recipe, stage: Stage, weighing: Weighing, **options: Any):
+        self.stage, self.recipe, self.weighing = stage, recipe, weighing
+        self.frozen = _freeze(model, stage)
+        self.projected = _projected(model) if stage.parts is not None else []
+        self.projection: Projection | None = None  # of the last batch
+        self._micro = 0  # batches since the last update
+        model.gradient_equilibrium = stage.equilibrium
+        options["args"]._n_gpu = min(1, options["args"].n_gpu)  # several GPUs: torchrun, not DataParallel
+        super().__init__(model=model, **options)
+        self.model_accepts_loss_kwargs = False
+        if stage.parts is not None and self.accelerator.distributed_type not in (DistributedType.NO, *REDUCED):
+            raise BadValue(f"Recipe {recipe.name} needs whole gradients; run it without FSDP or DeepSpeed.")
+
+    # -- the loss --------------------------------------------------------------------------------
+
+    def outcome(self, model: nn.Module, inputs: Mapping[str, Any]) -> Outcome:
+        """A pass in training mode: every exit's answer and the labels."""
+        batch = {key: value for key, value in inputs.items() if key != "labels"}
+        said = model(**batch).said
+        trained = self.model.trained_exits(said)
+        weights = self.weighing.class_weights
+        return Outcome(
+            [one.logits for one in trained],
+            inputs["labels"],
+            self.model.config.problem,
+            [one.uncertainty for one in trained if one.uncertainty is not None],
+            None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
+            self.weighing.label_smoothing,
+        )
+
+    def step_in_epoch(self) -> int:
+        """The index of this batch in its epoch, from 0; right after a resume, too."""
+        accumulation = self.args.gradient_accumulation_steps
+        batches = len(self.callback_handler.train_dataloader)
+        updates = -(-batches // accumulation)
+        return (self.state.global_step % updates) * accumulation + self._micro
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of one batch; gradients are whole when the optimiser steps."""
+        model.train()
+        for module in self.frozen:
+            module.eval()
+        inputs = self._prepare_inputs(inputs)
+        share = 1 / self.current_gradient_accumulation_steps
+        with self._own_reduction(model):
+            with self.compute_loss_context_manager():
+                outcome = self.outcome(model, inputs)
+                if self.stage.parts is not None:
+                    parts = self.stage.parts(outcome)
+                else:
+                    parts = (self.stage.loss(outcome, self.step_in_epoch()),)
+            if len(parts) == 2:
+                self._project(parts[0] * share, parts[1] * share)
+            else:
+                self.accelerator.backward(parts[0] * share)
+        self._micro += 1
+        if self.accelerator.sync_gradients:
+            self._micro = 0
+            if len(parts) == 1 and self._reduces:
+                self._average([value.grad for value in self.model.parameters() if value.grad is not None])
+        return torch.stack([part.detach() for part in parts]).sum() * share
+
+    def _project(self, reference: Tensor, other: Tensor) -> None:
+        """Two backward passes, each averaged over processes, joined on the projected weights.
+
+        Under accumulation the reference holds what earlier batches left (already joined), as in the original.
+        """
+        parameters = [value for value in self.model.parameters() if value.requires_grad]
+        before = [value.grad for value in parameters]
+        each: list[list[Tensor | None]] = []
+        for loss in (reference, other):
+            for value in parameters:
+                value.grad = None
+            self.accelerator.backward(loss, retain_graph=loss is reference)
+            each.append([value.grad for value in parameters])
+            if self._reduces:
+                self._average([one for one in each[-1] if one is not None])
+        first = [_sum(old, new) for old, new in zip(before, each[0], strict=True)]
+        joined = {}
+        places = [place for place, value in enumerate(parameters) if id(value) in self.projected]
+        places = [place for place in places if first[place] is not None and each[1][place] is not None]
+        together, self.projection = project([first[place] for place in places], [each[1][place] for place in places])  # type: ignore[misc]
+        joined = dict(zip(places, together, strict=True))
+        for place, value in enumerate(parameters):
+            value.grad = joined[place] if place in joined else _sum(first[place], each[1][place])
+
+    # -- several processes -----------------------------------------------------------------------
+
+    @property
+    def _reduces(self) -> bool:
+        return self.accelerator.distributed_type in REDUCED
+
+    @contextlib.contextmanager
+    def _own_reduction(self, model: nn.Module) -> Iterator[None]:
+        with self.accelerator.no_sync(model) if self._reduces else contextlib.nullcontext():
+            yield
+
+    def _average(self, gradients: list[Tensor]) -> None:
+        for gradient in gradients:
+            torch.distributed.all_reduce(gradient)
+            gradient /= self.accelerator.num_processes
+
+    # -- optimiser, schedule, order --------------------------------------------------------------
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """The library's rule; the originals' own under `faithful` (all but `bias` and `LayerNorm.weight`)."""
+        if not self.recipe.faithful:
+            return super().get_decay_parameter_names(model)
+        names = [name for name, _ in model.named_parameters()]
+        return [name for name in names if "bias" not in name and "LayerNorm.weight" not in name]
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Groups by weight decay and, where heads have a learning rate of their own, by that."""
+        if self.optimizer is None:
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+            self.optimizer = kind(self.parameter_groups(self.model if model is None else model), **options)
+        return self.optimizer
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """What the optimiser holds: the stage's parameters."""
+        decayed = set(self.get_decay_parameter_names(model))
+        groups: dict[tuple[float, float], dict[str, Any]] = {}
+        for name, value in model.named_parameters():
+            name = name.removeprefix("module.")
+            if not value.requires_grad or not self.stage.trains(name):
+                continue
+            rate = self.args.learning_rate
+            if self.weighing.head_learning_rate is not None and name.startswith("exits."):
+                rate = self.weighing.head_learning_rate
+            decay = self.args.weight_decay if name in decayed else 0.0
+            group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
+            group["params"].append(value)
+        return list(groups.values())
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The library's schedules; a warm-up given as a share is not rounded to whole steps."""
+        if self.lr_scheduler is None:
+            warmup = self.args.warmup_steps
+            self.lr_scheduler = get_scheduler(
+                self.args.lr_scheduler_type,
+                optimizer=self.optimizer if optimizer is None else optimizer,
+                num_warmup_steps=warmup if warmup >= 1 else warmup * num_training_steps,
+                num_training_steps=num_training_steps,
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        data: Any = self.train_dataset if train_dataset is None else train_dataset
+        batch = self.args.train_batch_size * self.args.world_size
+        lengths = data.lengths if self.weighing.group_by_length else None
+        return GroupedOrder(len(data), self.args.data_seed or self.args.seed, batch, lengths)
+
+    # -- dev, logs, checkpoints ------------------------------------------------------------------
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Every exit's logits, (rows, exits, classes)."""
+        inputs = self._prepare_inputs(inputs)
+        batch = {key: value for key, value in inputs.items() if key != "labels"}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            out = model(**batch, policy="never", output_exits=True)
+        return None, out.exit_logits.float(), inputs.get("labels")
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the projection's angle and norms, where there are some."""
+        if self.projection is not None and "loss" in logs:
+            scale = 1.0 if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
+            logs |= {
+                "gr_angle": self.projection.angle,
+                "gr_reference_norm": self.projection.reference / scale,
+                "gr_other_norm": self.projection.projected / scale,
+            }
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(folder):
+            super()._save_checkpoint(model, trial)
+
+
+def _freeze(model: AdaptiveModel, stage: Stage) -> list[nn.Module]:
+    """Gradients only where the stage trains, if it freezes the rest; the modules to put into evaluation mode."""
+    for name, value in model.named_parameters():
+        value.requires_grad_(not stage.freezes or stage.trains(name))
+    if not stage.freezes:
+        return []
+    parts = {"backbone": model.backbone} | {f"exits.{name}": head for name, head in model.exits.items()}
+    return [module for module in parts.values() if not _learns(module)]
+
+
+def _learns(module: nn.Module) -> bool:
+    answers = module.classifier if isinstance(module, Head) else module  # a head's ramp says nothing about the head
+    return any(value.requires_grad for value in answers.parameters())
+
+
+def _projected(model: AdaptiveModel) -> set[int]:
+    """RomeBERT's projected parameters by identity: the weight matrices of all layers but the last."""
+    family, config = model.config.family, model.config
+    blocks = [family.block(model.backbone, index) for index in range(config.num_layers - 1)]
+    return {id(value) for block in blocks for value in block.parameters() if value.dim() == 2}
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
