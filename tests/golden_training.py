@@ -126,7 +126,7 @@ def chosen(case: Case, name: str, run: dict[str, Any]) -> tuple[Recipe, int]:
             "raw": "deebert",
         }
         return make(recipes[run["strategy"]], options), 0
-    return make(kind, options), 0
+    return make("static" if name == "static" else kind, options), 0
 
 
 def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, Any], case: Case) -> GoldenTrainer:
@@ -138,7 +138,7 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
         zero = type(model).zero_grad
         model.zero_grad = lambda set_to_none=True: zero(model, set_to_none=False)  # type: ignore[method-assign]
     stage: Stage = recipe.stages(model.config, None)[number]
-    warmup = run["warmup_steps"] or run.get("warmup_rate", 0.0)
+    warmup = run.get("warmup_steps") or run.get("warmup_rate", 0.0)
     rows = run.get("rows", len(case.inputs["labels"]))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(

@@ -20,6 +20,7 @@ from offramp.errors import OfframpError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
+    "train": "put exits on an encoder and train them, by any of the published recipes",
     "predict": "answer the texts of a file, easy ones after few layers",
     "info": "say what a model folder holds",
     "convert": "make a model folder from an original system's checkpoint",
@@ -33,6 +34,7 @@ progress and notes to standard error.
 """
 EXAMPLES = """\
 examples:
+  offramp train bert-base-uncased --task sst-2 --data-dir GLUE --output MODEL
   offramp predict MODEL texts.txt --policy entropy:0.2
   offramp predict MODEL pairs.tsv --text-column question --pair-column sentence --output answers.jsonl
   offramp info MODEL

@@ -48,6 +48,15 @@ class Result:
     metric: str
     dev: dict[str, list[dict[str, float]]]
 
+    def table(self, label: str | None = None, header: bool = True) -> str:
+        """The main score of every exit in percent, a line per dev set."""
+        lines = [f"{self.metric:<16}" + "".join(f"{f'exit {layer}':>9}" for layer in self.layers) + f"{'mean':>9}"]
+        for name, exits in self.dev.items():
+            values = [one[self.metric] for one in exits]
+            shown = name if label is None else label if len(self.dev) == 1 else f"{label} {name}"
+            lines.append(f"{shown:<16}" + "".join(f"{100 * value:>9.1f}" for value in [*values, np.mean(values)]))
+        return "\n".join(lines if header else lines[1:])
+
 
 def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
     """Run one training, from nothing or from its last checkpoint."""

@@ -1,0 +1,190 @@
+"""Train every recipe on real data and keep what each exit scored: the figures of docs/results.md.
+
+    python benchmarks/training_results.py --models DIR --data DIR --work DIR [--only minilm-sst2] [--list]
+
+MODELS holds all-MiniLM-L6-v2 and all-mpnet-base-v2, DATA the official GLUE and ELUE folders, WORK the runs (weights,
+checkpoints; some gigabytes). Runs go in order; a finished one is left alone, a torn one goes on from its last
+checkpoint. Each leaves a small record and a trace of its dev logits in benchmarks/results/training; the page and its
+figures are made from these by write_results.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from setting import cpu_name
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "training"
+
+# the sketch's settings, for every recipe alike, so that only the recipe differs
+LIKE_THE_SKETCH = ["--batch-size", "32", "--learning-rate", "5e-5", "--warmup", "0.1", "--weight-decay", "0.01"]
+MINILM_RECIPES = (
+    "deebert",
+    "romebert-sd-gr",
+    "joint",
+    "romebert-sd",
+    "pabee",
+    "elasticbert",
+    "deebert-sd",
+    "berxit-alternating",
+    "self-distillation",
+    "mixed",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of `offramp train`."""
+
+    name: str
+    model: str
+    task: str
+    recipe: str
+    options: list[str] = field(default_factory=list)
+    seed: int = 42
+
+
+def minilm(recipe: str, seed: int = 42) -> Run:
+    """All of GLUE SST-2, one epoch; `mixed` has half an epoch per stage, so that it costs as much as the others."""
+    epochs = "0.5,0.5" if recipe == "mixed" else "1"
+    options = ["--epochs", epochs, "--max-length", "64", "--save-every", "500", "--select", "none", *LIKE_THE_SKETCH]
+    return Run(f"minilm-sst2-{recipe}-{seed}", "all-MiniLM-L6-v2", "sst-2", recipe, options, seed)
+
+
+def mpnet(recipe: str) -> Run:
+    """20,000 rows of GLUE SST-2, two epochs."""
+    options = ["--epochs", "2", "--max-length", "64", "--train-rows", "20000", "--save-every", "200", *LIKE_THE_SKETCH]
+    return Run(f"mpnet-sst2-{recipe}-42", "all-mpnet-base-v2", "sst-2", recipe, [*options, "--select", "none"])
+
+
+def elue(recipe: str, layers: int | None = None) -> Run:
+    """ELUE SST-2, two epochs."""
+    options = ["--epochs", "2", "--max-length", "64", "--select", "none", *LIKE_THE_SKETCH]
+    depth = [] if layers is None else ["--num-layers", str(layers)]
+    name = recipe if layers is None else f"{recipe}{layers}"
+    return Run(f"minilm-elue-sst2-{name}-42", "all-MiniLM-L6-v2", "elue-sst-2", recipe, [*options, *depth])
+
+
+def small(task: str, recipe: str, seed: int) -> Run:
+    """A small GLUE set in full, five epochs, the best epoch by the exits' mean."""
+    options = ["--epochs", "5", "--max-length", "128", *LIKE_THE_SKETCH]
+    return Run(f"minilm-{task}-{recipe}-{seed}", "all-MiniLM-L6-v2", task, recipe, options, seed)
+
+
+BEST = "joint"
+RUNS = [
+    *(minilm(recipe) for recipe in MINILM_RECIPES),
+    *(mpnet(recipe) for recipe in ("deebert", "romebert-sd-gr", BEST, "plain")),
+    *(minilm(recipe, seed) for recipe in ("deebert", BEST) for seed in (1, 2)),
+    *(elue("static", layers) for layers in (2, 3, 4)),
+    elue("elasticbert"),
+    *(small(task, recipe, seed) for task in ("rte", "mrpc") for recipe in ("deebert", BEST) for seed in (42, 1, 2)),
+    *(small("sts-b", recipe, 42) for recipe in ("pabee", "berxit-lte")),
+]
+
+
+def train(run: Run, args: argparse.Namespace) -> None:
+    """Train, or go on, in a process of its own; then keep the record and the trace."""
+    output = args.work / run.name
+    suite = "ELUE" if run.task.startswith("elue-") else "GLUE"
+    command = [sys.executable, "-m", "offramp", "train", str(args.models / run.model), "--task", run.task]
+    command += ["--data-dir", str(args.data / suite), "--recipe", run.recipe, "--seed", str(run.seed), *run.options]
+    command += ["--output", str(output), *(["--resume"] if output.exists() else [])]
+    print(f"{datetime.now(UTC):%H:%M} {run.name}", flush=True)
+    began = time.time()
+    subprocess.run(command, check=True)
+    keep(run, output, round(time.time() - began, 1), args)
+
+
+def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> None:
+    """The scores and the settings as JSON, every exit's dev logits as float16."""
+    from safetensors.numpy import save_file
+
+    from offramp import AdaptiveModel
+    from offramp.tasks import TASKS
+    from offramp.tasks.folder import read_split
+
+    told = json.loads((output / "scores.json").read_text())
+    stages = [{key: stage.get(key) for key in ("stage", "epochs", "updates", "seconds", "resumed")} for stage in told["stages"]]
+    record = {
+        "run": run.name,
+        "model": run.model,
+        "task": run.task,
+        "recipe": run.recipe,
+        "recipe_options": told["recipe_options"],
+        "options": run.options,
+        "seed": run.seed,
+        "metric": told["metric"],
+        "layers": told["layers"],
+        "dev": told["dev"],
+        "rows": told["rows"],
+        "stages": stages,
+        "seconds": seconds,
+        "angles": [entry["gr_angle"] for stage in told["stages"] for entry in stage["history"] if "gr_angle" in entry],
+        "date": told["finished"][:10],
+        "cpu": cpu_name(),
+        "versions": told["versions"],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    model = AdaptiveModel.from_pretrained(output)
+    rows = read_split(TASKS[run.task], TASKS[run.task].dev_splits[0], args.data / ("ELUE" if "elue" in run.task else "GLUE"))
+    logits, uncertainty = every_exit(model, rows.texts)
+    trace = {"logits": logits, "labels": np.asarray(rows.labels, dtype=np.float32)}
+    if uncertainty is not None:
+        trace["uncertainty"] = uncertainty
+    save_file(trace, RESULTS / f"{run.name}.safetensors")
+    (RESULTS / f"{run.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    shutil.rmtree(output / "checkpoints", ignore_errors=True)
+
+
+def every_exit(model, texts):  # type: ignore[no-untyped-def]
+    """Every exit's logits (rows, exits, classes), and LTE's estimates where the model has some."""
+    import torch
+
+    logits, uncertainty = [], []
+    for start in range(0, len(texts), 64):
+        some = texts[start : start + 64]
+        pairs = None if isinstance(some[0], str) else [pair[1] for pair in some]
+        firsts = some if pairs is None else [pair[0] for pair in some]
+        batch = model.tokenizer(firsts, pairs, truncation=True, max_length=128, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            out = model(**batch, policy="never", output_exits=True)
+        logits.append(out.exit_logits.half().numpy())
+        if out.exit_uncertainty is not None:
+            uncertainty.append(out.exit_uncertainty.half().numpy())
+    return np.concatenate(logits), np.concatenate(uncertainty) if uncertainty else None
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", default="", help="only runs whose name begins so")
+    parser.add_argument("--list", action="store_true", help="say what is there and what is missing")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    for run in RUNS:
+        if not run.name.startswith(args.only):
+            continue
+        there = (RESULTS / f"{run.name}.json").is_file()
+        if args.list:
+            print("done   " if there else "missing", run.name)
+        elif not there:
+            train(run, args)
+
+
+if __name__ == "__main__":
+    main()

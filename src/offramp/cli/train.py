@@ -1,0 +1,141 @@
+"""Put exits on an encoder and train them.
+
+BACKBONE is a folder or a name on the Hub: an encoder, a fine-tuned classifier, or an offramp model. The data are a
+GLUE or ELUE task (from the Hub, or from the folder of the official download), a data set on the Hub, or files of your
+own. What is not given is what the recipe's authors used. Several GPUs: torchrun --nproc-per-node N -m offramp train …
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import BadValue
+from offramp.training.settings import Settings, read_settings
+
+EXAMPLES = """\
+examples:
+  offramp train bert-base-uncased --task sst-2 --data-dir GLUE --recipe romebert-sd --output MODEL
+  offramp train my-classifier --train-file train.csv --dev-file dev.csv --text-column review --output MODEL
+  offramp train MODEL --task rte --recipe deebert --epochs 0,3 --output MODEL2     (exits only)
+  offramp train --config MODEL/training.yaml --output AGAIN
+  offramp train --recipe list
+"""
+
+RECIPE_OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "gamma": (float, "share of distillation in an exit's loss (deebert-sd, romebert-*: 0.9)"),
+    "temperature": (float, "of that distillation (3)"),
+    "reduction": (str, "of its KL: elements, as the original, or rows"),
+    "reference": (str, "romebert-sd-gr: whose gradient stays: auto, final, early"),
+}
+FLAGS = {
+    "with_last": "berxit-lte: odd batches train the last exit too",
+    "faithful": "train as the original did, quirks and all",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp train`: the fields of Settings, and how to start."""
+    parser.add_argument("backbone", metavar="BACKBONE", nargs="?", help="a folder, or a name on the Hub")
+    parser.add_argument("--output", "-o", metavar="OUT", help="the model folder to write")
+    start = parser.add_argument_group("starting")
+    start.add_argument("--config", metavar="FILE", type=Path, help="options from a YAML or JSON file; others go before")
+    start.add_argument("--resume", action="store_true", help="go on with the run in OUT")
+    start.add_argument("--overwrite", action="store_true", help="replace the run in OUT")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for one in fields(Settings):
+        about = one.metadata
+        if not about or about.get("hidden"):
+            continue
+        group = groups.setdefault(about["group"], parser.add_argument_group(about["group"]))
+        _add(group, one)
+    for name, (kind, text) in RECIPE_OPTIONS.items():
+        groups["recipe"].add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=text)
+    for name, text in FLAGS.items():
+        groups["recipe"].add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None, help=text)
+
+
+def _add(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
+    flag, about = f"--{one.name.replace('_', '-')}", one.metadata
+    shown = "" if one.default in (None, MISSING) or isinstance(one.default, bool) else f" ({one.default})"
+    text = about["help"].replace("%", "%%") + shown
+    if one.type == "bool":
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        return
+    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Any": _several}
+    kind = kinds[str(one.type).removesuffix(" | None")]
+    metavar = about.get("metavar") or {int: "N", float: "X"}.get(kind, one.name.split("_")[-1].upper())  # type: ignore[call-overload]
+    group.add_argument(flag, type=kind, choices=about.get("choices"), metavar=None if "choices" in about else metavar, help=text)
+
+
+def _several(written: str) -> Any:
+    """A word, a number, or a list of numbers between commas."""
+    try:
+        numbers = [int(one) if one.strip().lstrip("-").isdigit() else float(one) for one in written.split(",")]
+    except ValueError:
+        return written
+    return numbers if "," in written else numbers[0]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect the settings, train once or once per seed, print the scores."""
+    if args.recipe == "list":
+        return _list_recipes()
+    settings = collect(args)
+    try:
+        from offramp.training.run import Result, train
+        from offramp.training.seeds import summary, train_seeds
+    except ImportError as err:
+        raise BadValue(f"Training needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
+    quiet = int(os.environ.get("RANK", "0")) > 0
+    if settings.seeds is not None:
+        results = train_seeds(settings, resume=args.resume, overwrite=args.overwrite)
+        if not quiet:
+            print(summary(settings, results))
+        return 0
+    result: Result = train(settings, resume=args.resume, overwrite=args.overwrite)
+    if not quiet:
+        print(result.table())
+        print(f"Wrote {result.folder}.")
+    return 0
+
+
+def collect(args: argparse.Namespace) -> Settings:
+    """The file's options, then the command line's on top."""
+    found: dict[str, Any] = read_settings(args.config) if args.config is not None else {}
+    for one in fields(Settings):
+        given = getattr(args, one.name, None)
+        if given is not None:
+            found[one.name] = given
+    options = {name: getattr(args, name) for name in (*RECIPE_OPTIONS, *FLAGS) if getattr(args, name) is not None}
+    if options:
+        found["recipe_options"] = dict(found.get("recipe_options") or {}) | options
+    for name, what in (("backbone", "BACKBONE, the encoder to train"), ("output", "--output, the folder to write")):
+        if name not in found:
+            raise BadValue(f"Give {what}.")
+    if isinstance(found.get("exits"), int):
+        found["exits"] = [found["exits"]]
+    try:
+        return Settings(**found)
+    except TypeError as err:
+        raise BadValue(f"An option has the wrong kind of value: {err}.") from err
+
+
+def _list_recipes() -> int:
+    from offramp.recipes import RECIPES
+
+    for name, recipe in RECIPES.items():
+        print(f"{name:<20} {recipe.about}" + (f"\n{'':<20} {recipe.paper}" if recipe.paper else ""))
+        own = {one.name: one.default for one in fields(recipe) if one.name != "faithful"}
+        usual = recipe.published
+        print(
+            f"{'':<20} epochs {usual.epochs:g}, batch {usual.batch_size}, learning rate {usual.learning_rate:g}, "
+            f"decay {usual.weight_decay:g}, warm-up {usual.warmup:g}"
+            + (f"; options {json.dumps(own)}" if own else "")
+        )
+    return 0

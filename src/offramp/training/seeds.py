@@ -1,0 +1,50 @@
+"""A run per seed, and what they have in common."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from offramp.errors import BadValue
+from offramp.training.run import Result, train
+from offramp.training.settings import Settings
+
+__all__ = ["summary", "train_seeds"]
+
+SUMMARY = "summary.json"
+
+
+def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> list[Result]:
+    """Train into `OUTPUT/seed-N` for every seed, then write means and spreads (of each exit, last of their mean)."""
+    seeds = settings.seeds if isinstance(settings.seeds, list) else [settings.seeds]
+    if not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) != len(seeds):
+        raise BadValue(f"seeds are {settings.seeds}; list whole numbers, each once: 1,2,3.")
+    output = Path(settings.output)
+    output.mkdir(exist_ok=True)
+    results = []
+    for seed in seeds:
+        one = settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}"))
+        results.append(train(one, resume=resume, overwrite=overwrite))
+    told = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": {}}
+    for name in results[0].dev:
+        main = np.array([[one[result.metric] for one in result.dev[name]] for result in results])
+        main = np.column_stack([main, main.mean(1)])  # the exits, then their mean
+        spread = main.std(0, ddof=1) if len(seeds) > 1 else np.zeros(main.shape[1])
+        told["dev"][name] = {"mean": main.mean(0).tolist(), "sd": spread.tolist()}
+    (output / SUMMARY).write_text(json.dumps(told, indent=1), encoding="utf-8")
+    return results
+
+
+def summary(settings: Settings, results: list[Result]) -> str:
+    """Each seed's main score per exit, the mean and the standard deviation."""
+    lines = [results[0].table(f"seed {results[0].folder.name.removeprefix('seed-')}")]
+    lines += [one.table(f"seed {one.folder.name.removeprefix('seed-')}", header=False) for one in results[1:]]
+    told = json.loads((Path(settings.output) / SUMMARY).read_text("utf-8"))
+    for name, found in told["dev"].items():
+        for kind in ("mean", "sd"):
+            label = kind if len(told["dev"]) == 1 else f"{kind} {name}"
+            lines.append(f"{label:<16}" + "".join(f"{100 * value:>9.1f}" for value in found[kind]))
+    lines.append(f"Wrote {settings.output}.")
+    return "\n".join(lines)
