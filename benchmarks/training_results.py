@@ -19,9 +19,16 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
+from offramp import AdaptiveModel
+from offramp.tasks import TASKS
+from offramp.tasks.folder import read_split
 from setting import cpu_name
 
 HERE = Path(__file__).parent
@@ -109,14 +116,11 @@ def train(run: Run, args: argparse.Namespace) -> None:
 
 def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> None:
     """The scores and the settings as JSON, every exit's dev logits as float16."""
-    from safetensors.numpy import save_file
-
-    from offramp import AdaptiveModel
-    from offramp.tasks import TASKS
-    from offramp.tasks.folder import read_split
-
     told = json.loads((output / "scores.json").read_text())
-    stages = [{key: stage.get(key) for key in ("stage", "epochs", "updates", "seconds", "resumed")} for stage in told["stages"]]
+    stages = [
+        {key: stage.get(key) for key in ("stage", "epochs", "updates", "seconds", "resumed")}
+        for stage in told["stages"]
+    ]
     record = {
         "run": run.name,
         "model": run.model,
@@ -138,9 +142,11 @@ def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> No
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     model = AdaptiveModel.from_pretrained(output)
-    rows = read_split(TASKS[run.task], TASKS[run.task].dev_splits[0], args.data / ("ELUE" if "elue" in run.task else "GLUE"))
+    rows = read_split(
+        TASKS[run.task], TASKS[run.task].dev_splits[0], args.data / ("ELUE" if "elue" in run.task else "GLUE")
+    )
     logits, uncertainty = every_exit(model, rows.texts)
-    trace = {"logits": logits, "labels": np.asarray(rows.labels, dtype=np.float32)}
+    trace: dict[str, NDArray[Any]] = {"logits": logits, "labels": np.asarray(rows.labels, dtype=np.float32)}
     if uncertainty is not None:
         trace["uncertainty"] = uncertainty
     save_file(trace, RESULTS / f"{run.name}.safetensors")
@@ -148,10 +154,8 @@ def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> No
     shutil.rmtree(output / "checkpoints", ignore_errors=True)
 
 
-def every_exit(model, texts):  # type: ignore[no-untyped-def]
+def every_exit(model: AdaptiveModel, texts: list[Any]) -> tuple[NDArray[np.float16], NDArray[np.float16] | None]:
     """Every exit's logits (rows, exits, classes), and LTE's estimates where the model has some."""
-    import torch
-
     logits, uncertainty = [], []
     for start in range(0, len(texts), 64):
         some = texts[start : start + 64]

@@ -24,25 +24,25 @@ from transformers import AutoModel
 
 import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
 from golden_case import Case, Check, claim, close, same
+from golden_data import checks_of_data
 from golden_losses import checks_of_losses
+from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
 from offramp.convert import detect, read
 from offramp.cost import layer_cost
 from offramp.errors import BadValue
 from offramp.policies import Policy, entropy
+from offramp.tasks.metrics import score
 
 HIGHWAYS = ("deebert", "romebert", "berxit")
 
 # what later work brings, by the array's name or its beginning
 NOT_YET = {
-    "train/": "training runs come with training",
     "loss/alternate-lte-even-one-row": "the original pairs every layer with every other there; offramp does not",
     "batch4/": "one counter for a whole batch is a defect that offramp does not offer; rows decide alone here",
 }
-NOT_YET_ANYWHERE = {"score": "metrics come with training"}
 OTHER_KINDS = {
     "ebert": "EBERT comes with the pruning work",
-    "elue-data": "tasks come with training",
     "elue-flops": "FLOPs come with evaluation",
 }
 FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
@@ -71,7 +71,20 @@ def checks_of_model(case: Case) -> Iterator[Check]:
     for name, run in runs.items():
         if f"{name}/exit_layer" in case.expected and name != "batch4":
             yield from checks_of_run(case, name, run, model, faithful)
+    if (wanted := case.take("each_layer/score")) is not None:
+        each = torch.stack([score_of(case, one) for one in logits])
+        yield close("each_layer/score", each, wanted.float())
     yield from checks_of_losses(case, model)
+    yield from checks_of_training(case)
+
+
+def score_of(case: Case, logits: Tensor) -> Tensor:
+    """The originals' score of answers: F1 for two classes, accuracy for more, Spearman for a regression."""
+    labels = case.inputs["labels"].numpy()
+    if case.about["task"] == "regression":
+        return torch.tensor(score(["spearmanr"], logits[:, 0].numpy(), labels)["spearmanr"], dtype=torch.float32)
+    metric = "f1" if case.about["num_labels"] == 2 else "acc"
+    return torch.tensor(score([metric], logits.argmax(-1).numpy(), labels)[metric], dtype=torch.float32)
 
 
 def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
@@ -145,6 +158,8 @@ def checks_of_run(
             yield same(f"{name}/exit_layer{label}, batch {size}", got_layers, layers)
             if wanted is not None:
                 yield close(f"{name}/logits{label}, batch {size}", got_logits, wanted)
+    if (asked := case.take(f"{name}/score")) is not None:
+        yield close(f"{name}/score", score_of(case, got_logits), asked.float())
     yield from checks_of_cost(case, name, got_layers, case.depth)
 
 
@@ -178,6 +193,7 @@ def checks_of_static(case: Case) -> Iterator[Check]:
         yield close(array, out.logits.reshape(wanted.shape), wanted)
         yield claim(f"{array} costs {layers} layers", out.exit_layer.tolist() == [layers] * rows)
         yield from checks_of_losses(case, case.model() if whole else case.model(layers=layers), f"static-{layers}")
+    yield from checks_of_training(case)
 
 
 def checks_of_released(case: Case) -> Iterator[Check]:
@@ -244,6 +260,8 @@ def checks_of_counts(case: Case) -> Iterator[Check]:
 def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
     """The function that checks a case, or why there is none yet."""
     kind, variant = case.about["kind"], case.about.get("variant", "")
+    if kind == "elue-data":
+        return checks_of_data
     has_checkpoint = (case.folder / "checkpoint").is_dir()
     if kind in HIGHWAYS and not has_checkpoint:
         return checks_of_entropy if any("exact" in name for name in case.expected) else checks_of_counts
@@ -261,7 +279,7 @@ def why_not(name: str) -> str:
             return why
     if name.endswith(("entropy_plogp", "entropy_lse")):
         return FORMULAS
-    return NOT_YET_ANYWHERE.get(name.rsplit("/", 1)[-1], "no check for it")
+    return "no check for it"
 
 
 def run_case(folder: Path) -> tuple[int, int, dict[str, list[str]]]:
@@ -295,6 +313,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print(__doc__, file=sys.stderr)
         return 2
+    torch.set_num_threads(1)  # tiny models
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     root = Path(arguments[0])

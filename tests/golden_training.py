@@ -136,7 +136,7 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
             module.p = 0.0
     if "None" not in run.get("zero_grad", ""):
         zero = type(model).zero_grad
-        model.zero_grad = lambda set_to_none=True: zero(model, set_to_none=False)  # type: ignore[method-assign]
+        model.zero_grad = lambda set_to_none=True: zero(model, set_to_none=False)
     stage: Stage = recipe.stages(model.config, None)[number]
     warmup = run.get("warmup_steps") or run.get("warmup_rate", 0.0)
     rows = run.get("rows", len(case.inputs["labels"]))
@@ -181,16 +181,17 @@ def checks_of_run(
     if (wanted := case.take(f"{name}/loss")) is not None:
         yield close(f"{name}/loss", torch.tensor(trainer.losses), wanted.float())
     if (wanted := case.take(f"{name}/angle")) is not None:
-        off = float((torch.tensor(trainer.angles) - wanted).abs().max())
-        yield f"{name}/angle", off < 0.05, f"off by {off:.1e} degrees"
+        degrees = float((torch.tensor(trainer.angles) - wanted).abs().max())
+        yield f"{name}/angle", degrees < 0.05, f"off by {degrees:.1e} degrees"
     ours, places = dict(model.named_parameters()), names_in_checkpoint(case)
     allowed = {"elasticbert": 1e-3, "pabee": 2e-4}.get(case.about["kind"], 1e-4)
     for key in sorted(case.expected):
         if key.startswith(f"{name}/after/"):
             wanted = case.take(key)
             assert wanted is not None
-            off = float((ours[places[key.removeprefix(f"{name}/after/")]].detach() - wanted).abs().max())
-            yield key, off <= allowed, f"off by {off:.1e}"
+            after = ours[places[key.removeprefix(f"{name}/after/")]].detach()
+            most = float((after - wanted).abs().max())
+            yield key, most <= allowed, f"off by {most:.1e}"
     if (wanted := case.take(f"{name}/moved")) is not None:
         known = [(index, places[key]) for index, key in enumerate(case.about["parameters"]) if places.get(key) in ours]
         got = torch.tensor([float((ours[key].detach() - before[key]).norm()) for _, key in known])

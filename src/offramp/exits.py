@@ -126,9 +126,7 @@ def exit_loss(
     `weights` is one per class (multi-label: how much a label's yes counts); `smoothing` is for classes.
     """
     if problem is Problem.SINGLE_LABEL:
-        return nn.functional.cross_entropy(
-            logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing
-        )
+        return nn.functional.cross_entropy(logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing)
     if problem is Problem.MULTI_LABEL:
         return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weights)
     return nn.functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits))

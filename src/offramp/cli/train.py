@@ -70,7 +70,9 @@ def _add(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
     kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Any": _several}
     kind = kinds[str(one.type).removesuffix(" | None")]
     metavar = about.get("metavar") or {int: "N", float: "X"}.get(kind, one.name.split("_")[-1].upper())  # type: ignore[call-overload]
-    group.add_argument(flag, type=kind, choices=about.get("choices"), metavar=None if "choices" in about else metavar, help=text)
+    group.add_argument(
+        flag, type=kind, choices=about.get("choices"), metavar=None if "choices" in about else metavar, help=text
+    )
 
 
 def _several(written: str) -> Any:
@@ -135,7 +137,6 @@ def _list_recipes() -> int:
         usual = recipe.published
         print(
             f"{'':<20} epochs {usual.epochs:g}, batch {usual.batch_size}, learning rate {usual.learning_rate:g}, "
-            f"decay {usual.weight_decay:g}, warm-up {usual.warmup:g}"
-            + (f"; options {json.dumps(own)}" if own else "")
+            f"decay {usual.weight_decay:g}, warm-up {usual.warmup:g}" + (f"; options {json.dumps(own)}" if own else "")
         )
     return 0

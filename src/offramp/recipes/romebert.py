@@ -32,7 +32,6 @@ class RomeBert(Recipe):
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
 
-
         def loss(outcome: Outcome, step: int) -> Tensor:
             final, early = self._halves(outcome)
             return final + early

@@ -85,40 +85,43 @@ def _collect(name: str, rows: Iterator[tuple[int, Mapping[str, Any]]], columns: 
     texts: list[Text] = []
     labels: list[Any] = []
     lines: list[int] = []
-    chosen: Columns | None = None
+    chosen: tuple[str, str | None, str] | None = None
     for line, row in rows:
         chosen = chosen or _choose(name, columns, list(row))
-        text = _text(name, line, row, chosen.text)
-        texts.append(text if chosen.pair is None else (text, _text(name, line, row, chosen.pair)))
-        if chosen.label not in row:
-            raise BadInput(f"{name}, line {line}: {UnknownName('column', str(chosen.label), row)}")
-        labels.append(row[chosen.label])
+        text, pair, label = chosen
+        first = _text(name, line, row, text)
+        texts.append(first if pair is None else (first, _text(name, line, row, pair)))
+        if label not in row:
+            raise BadInput(f"{name}, line {line}: {UnknownName('column', label, row)}")
+        labels.append(row[label])
         lines.append(line)
     if not texts:
         raise BadInput(f"{name} is empty: there is nothing to learn from.")
     return Table(name, texts, labels, lines)
 
 
-def _text(name: str, line: int, row: Mapping[str, Any], column: str | None) -> str:
+def _text(name: str, line: int, row: Mapping[str, Any], column: str) -> str:
     if column not in row:
-        raise BadInput(f"{name}, line {line}: {UnknownName('column', str(column), row)}")
-    if not isinstance(row[column], str):
-        raise BadInput(f"{name}, line {line}: column {column!r} holds {row[column]!r:.40}, expected a text.")
-    return row[column]
+        raise BadInput(f"{name}, line {line}: {UnknownName('column', column, row)}")
+    text = row[column]
+    if not isinstance(text, str):
+        raise BadInput(f"{name}, line {line}: column {column!r} holds {text!r:.40}, expected a text.")
+    return text
 
 
-def _choose(name: str, columns: Columns, there: list[str]) -> Columns:
+def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | None, str]:
+    """The columns of the text, of its partner and of the label."""
     text = columns.text or next((usual for usual in USUAL_COLUMNS if usual in there), None)
     label = columns.label or ("label" if "label" in there else None)
-    for what, column in (("text", text), ("label", label)):
-        if column is None:
-            raise BadInput(
-                f"{name} has the columns {', '.join(there)}; say with --{what}-column which one holds the {what}."
-            )
+    if text is None or label is None:
+        what = "text" if text is None else "label"
+        raise BadInput(
+            f"{name} has the columns {', '.join(there)}; say with --{what}-column which one holds the {what}."
+        )
     for column in (text, columns.pair, label):
         if column is not None and column not in there:
             raise BadInput(f"{name}: {UnknownName('column', column, there)}")
-    return Columns(text, columns.pair, label)
+    return text, columns.pair, label
 
 
 def _load(path: str, config: str | None, file: str | None, split: str = "train") -> Any:
@@ -139,12 +142,14 @@ def _load(path: str, config: str | None, file: str | None, split: str = "train")
 def _from_dataset(data: Any, name: str, columns: Columns) -> Table:
     if not len(data):
         raise BadInput(f"{name} is empty: there is nothing to learn from.")
-    chosen = _choose(name, columns, data.column_names)
-    firsts, labels = list(data[chosen.text]), list(data[chosen.label])
-    for column in (chosen.text, chosen.pair):
-        if column is not None and (bad := next((i for i, t in enumerate(data[column]) if not isinstance(t, str)), None)):
-            raise BadInput(f"{name}, row {bad + 1}: column {column!r} holds no text.")
-    texts: list[Text] = firsts if chosen.pair is None else list(zip(firsts, data[chosen.pair], strict=True))
-    feature = data.features[chosen.label]
+    text, pair, label = _choose(name, columns, data.column_names)
+    firsts, labels = list(data[text]), list(data[label])
+    partners = None if pair is None else list(data[pair])
+    for column, cells in ((text, firsts), (pair, partners or ())):
+        bad = next((row for row, cell in enumerate(cells, 1) if not isinstance(cell, str)), None)
+        if bad is not None:
+            raise BadInput(f"{name}, row {bad}: column {column!r} holds no text.")
+    texts: list[Text] = firsts if partners is None else list(zip(firsts, partners, strict=True))
+    feature = data.features[label]
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     return Table(name, texts, labels, list(range(1, len(texts) + 1)), tuple(names) if names else None)

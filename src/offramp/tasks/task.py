@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from offramp.reading import Text
 from offramp.stepper import Problem
@@ -66,7 +67,7 @@ class Rows:
     """Texts with their labels (class numbers, lists of 0 and 1, or values; none in a test set)."""
 
     texts: list[Text]
-    labels: list[int] | list[float] | list[list[int]] | None
+    labels: list[Any] | None
     skipped: tuple[str, ...] = ()  # what was left out, and where
 
     def __len__(self) -> int:

@@ -19,9 +19,11 @@ def training_notes(told: Mapping[str, Any], settings: Settings, recipe: Recipe) 
         "## How it was made",
         "",
         f"Task {told['task']}; {rows['train']:,} training rows, {rows['calibration']:,} set aside for calibration.",
-        f"Recipe `{recipe.name}`" + (f" ({options})" if options else "") + (f", {recipe.paper}." if recipe.paper else "."),
-        f"Seed {settings.seed}, {told['seconds'] / 60:.0f} minutes. "
-        "Every option is in `training.yaml`; `offramp train --config training.yaml --output …` repeats the run.",
+        f"Recipe `{recipe.name}`"
+        + (f" ({options})" if options else "")
+        + (f", {recipe.paper}." if recipe.paper else "."),
+        f"Seed {settings.seed}, {told['seconds'] / 60:.0f} minutes. Every option is in `training.yaml`;",
+        "`offramp train --config training.yaml --output …` repeats the run.",
     ]
     for name, exits in told["dev"].items():
         others = [key for key in exits[0] if key != metric]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offramp.errors import BadInput, BadValue
 from offramp.tasks import TASKS, Rows, Task
@@ -42,7 +43,7 @@ def read_data(settings: Settings) -> Data:
         train = _some(train, settings.train_rows, settings.seed)
     kept, held = hold_out(train, settings.calibration_split, settings.seed)
     data = Data(task, _take(train, kept), _take(train, held), dev)
-    if task.labels is not None and not task.multi_label and len({*map(int, data.train.labels or ())}) < 2:  # type: ignore[arg-type]
+    if task.labels is not None and not task.multi_label and len({*map(int, data.train.labels or ())}) < 2:
         raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
     return data
 
@@ -52,14 +53,14 @@ def reorder_labels(data: Data, labels: Sequence[str]) -> Data:
     task = data.task
     if task.labels is None or tuple(labels) == task.labels:
         return data
-    place = [tuple(labels).index(label) for label in task.labels]
+    old = task.labels
+    place = [tuple(labels).index(label) for label in old]  # where each class goes
+    source = [old.index(label) for label in labels]  # and where each comes from
 
     def moved(rows: Rows) -> Rows:
-        if rows.labels is None:
-            return rows
         if task.multi_label:
-            return replace(rows, labels=[[row[task.labels.index(one)] for one in labels] for row in rows.labels])  # type: ignore
-        return replace(rows, labels=[place[int(label)] for label in rows.labels])  # type: ignore[arg-type]
+            return replace(rows, labels=[[row[one] for one in source] for row in rows.labels or ()])
+        return replace(rows, labels=[place[label] for label in rows.labels or ()])
 
     dev = {name: moved(rows) for name, rows in data.dev.items()}
     return Data(replace(task, labels=tuple(labels)), moved(data.train), moved(data.calibration), dev)
@@ -71,7 +72,11 @@ def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
         raise BadValue(f"Task {task.name} has no training rows: train on another one (ax goes with mnli).")
     folder = Path(settings.data_dir) if settings.data_dir else None
     if folder is None and (settings.train_file is None or settings.dev_file is None):
-        return task, _hub_split(settings, task, "train"), {name: _hub_split(settings, task, name) for name in _devs(settings, task)}
+        return (
+            task,
+            _hub_split(settings, task, "train"),
+            {name: _hub_split(settings, task, name) for name in _devs(settings, task)},
+        )
     train = read_split(task, "train", folder, _path(settings.train_file))
     dev = {name: read_split(task, name, folder, _path(settings.dev_file)) for name in _devs(settings, task)}
     return task, train, dev
@@ -89,7 +94,9 @@ def _hub_split(settings: Settings, task: Task, split: str) -> Rows:
     path = settings.dataset or (hub.path if hub else None)
     if hub is None or path is None:
         raise BadInput(f"Task {task.name} is not on the Hub: give --data-dir, the folder of its official download.")
-    table = read_hub(path, settings.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label))
+    table = read_hub(
+        path, settings.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label)
+    )
     # the Hub's own order of classes is by name, not by number
     names = table.label_names
     labels = [names[label] if names and isinstance(label, int) and label >= 0 else label for label in table.labels]
@@ -120,9 +127,9 @@ def _path(file: str | None) -> Path | None:
     return None if file is None else Path(file)
 
 
-def _take(rows: Rows, places: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Rows:
+def _take(rows: Rows, places: NDArray[np.int64]) -> Rows:
     assert rows.labels is not None
-    return Rows([rows.texts[i] for i in places], [rows.labels[i] for i in places], rows.skipped)  # type: ignore[misc]
+    return Rows([rows.texts[i] for i in places], [rows.labels[i] for i in places], rows.skipped)
 
 
 def _some(rows: Rows, count: int, seed: int) -> Rows:

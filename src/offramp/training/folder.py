@@ -32,7 +32,9 @@ def prepare(settings: Settings, resume: bool, overwrite: bool) -> None:
     with writing(folder):
         if there:
             if not (folder / "config.json").is_file() and not (folder / FILE).is_file():
-                raise CannotWrite(f"{folder} holds other things than a run; it is not overwritten. Name another folder.")
+                raise CannotWrite(
+                    f"{folder} holds other things than a run; it is not overwritten. Name another folder."
+                )
             shutil.rmtree(folder)
         folder.mkdir(exist_ok=True)
         write_settings(settings, folder)
@@ -41,7 +43,7 @@ def prepare(settings: Settings, resume: bool, overwrite: bool) -> None:
 def _check_same(settings: Settings, folder: Path) -> None:
     if not (folder / FILE).is_file():
         raise CannotWrite(f"{folder} holds no run to go on with (no {FILE}); name another folder.")
-    before = settings.changed(**{key: value for key, value in read_settings(folder / FILE).items()})
+    before = settings.changed(**read_settings(folder / FILE))
     for name in vars(settings):
         if name not in ANY_RUN and getattr(before, name) != getattr(settings, name):
             old, new = getattr(before, name), getattr(settings, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class Progress(TrainerCallback):
     def __init__(self, stage: str, layers: Sequence[int], metric: str):
         self.stage, self.layers, self.metric = stage, list(layers), metric
         self.bar: tqdm[Any] | None = None
-        self.told = False
+        self.told = False  # the table's head
+        self.line = time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the bar where the run starts (a resumed one in the middle)."""
@@ -34,9 +36,14 @@ class Progress(TrainerCallback):
             self.bar.update(state.global_step - self.bar.n)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """The loss beside the bar."""
-        if self.bar is not None and logs and "loss" in logs:
-            self.bar.set_postfix(loss=f"{logs['loss']:.3f}")
+        """The loss beside the bar; without a terminal a line a minute."""
+        if self.bar is None or not logs or "loss" not in logs:
+            return
+        self.bar.set_postfix(loss=f"{logs['loss']:.3f}")
+        if self.bar.disable and time.monotonic() - self.line > 60:
+            self.line = time.monotonic()
+            told = f"{self.stage}: {state.global_step:,} of {state.max_steps:,} updates, loss {logs['loss']:.3f}"
+            print(told, file=sys.stderr, flush=True)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any

@@ -54,7 +54,8 @@ class Result:
         for name, exits in self.dev.items():
             values = [one[self.metric] for one in exits]
             shown = name if label is None else label if len(self.dev) == 1 else f"{label} {name}"
-            lines.append(f"{shown:<16}" + "".join(f"{100 * value:>9.1f}" for value in [*values, np.mean(values)]))
+            values.append(float(np.mean(values)))
+            lines.append(f"{shown:<16}" + "".join(f"{100 * value:>9.1f}" for value in values))
         return "\n".join(lines if header else lines[1:])
 
 

@@ -24,15 +24,15 @@ def answers(logits: NDArray[Any], problem: Problem) -> NDArray[Any]:
 
 def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
     """Every metric of every exit, shallow to deep; logits are (rows, exits, classes)."""
-    return [
-        score(task.metrics, answers(logits[:, place], task.problem), labels) for place in range(logits.shape[1])
-    ]
+    return [score(task.metrics, answers(logits[:, place], task.problem), labels) for place in range(logits.shape[1])]
 
 
 def scores_of(logits: NDArray[Any], labels: NDArray[Any], task: Task, layers: Sequence[int]) -> dict[str, float]:
     """The same under flat names: `exit_3_acc`, and of the main metric `mean` and `last`."""
     each = per_exit(logits, labels, task)
-    flat = {f"exit_{layer}_{name}": value for layer, one in zip(layers, each, strict=True) for name, value in one.items()}
+    flat = {
+        f"exit_{layer}_{name}": value for layer, one in zip(layers, each, strict=True) for name, value in one.items()
+    }
     main = [one[task.metrics[0]] for one in each]
     return flat | {"mean": float(np.mean(main)), "last": main[-1]}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +28,13 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
     for seed in seeds:
         one = settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}"))
         results.append(train(one, resume=resume, overwrite=overwrite))
-    told = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": {}}
+    dev: dict[str, Any] = {}
     for name in results[0].dev:
         main = np.array([[one[result.metric] for one in result.dev[name]] for result in results])
         main = np.column_stack([main, main.mean(1)])  # the exits, then their mean
         spread = main.std(0, ddof=1) if len(seeds) > 1 else np.zeros(main.shape[1])
-        told["dev"][name] = {"mean": main.mean(0).tolist(), "sd": spread.tolist()}
+        dev[name] = {"mean": main.mean(0).tolist(), "sd": spread.tolist()}
+    told = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": dev}
     (output / SUMMARY).write_text(json.dumps(told, indent=1), encoding="utf-8")
     return results
 

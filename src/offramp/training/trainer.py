@@ -46,6 +46,9 @@ class ExitTrainer(Trainer):
     gradients per batch, each averaged before they are joined.
     """
 
+    optimizer: Any
+    lr_scheduler: Any
+
     def __init__(self, model: AdaptiveModel, recipe: Recipe, stage: Stage, weighing: Weighing, **options: Any):
         self.stage, self.recipe, self.weighing = stage, recipe, weighing
         self.frozen = _freeze(model, stage)
@@ -94,19 +97,20 @@ class ExitTrainer(Trainer):
             with self.compute_loss_context_manager():
                 outcome = self.outcome(model, inputs)
                 if self.stage.parts is not None:
-                    parts = self.stage.parts(outcome)
+                    reference, other = (part * share for part in self.stage.parts(outcome))
                 else:
-                    parts = (self.stage.loss(outcome, self.step_in_epoch()),)
-            if len(parts) == 2:
-                self._project(parts[0] * share, parts[1] * share)
+                    loss = self.stage.loss(outcome, self.step_in_epoch()) * share
+            if self.stage.parts is not None:
+                self._project(reference, other)
+                loss = reference + other
             else:
-                self.accelerator.backward(parts[0] * share)
+                self.accelerator.backward(loss)
         self._micro += 1
         if self.accelerator.sync_gradients:
             self._micro = 0
-            if len(parts) == 1 and self._reduces:
+            if self.stage.parts is None and self._reduces:
                 self._average([value.grad for value in self.model.parameters() if value.grad is not None])
-        return torch.stack([part.detach() for part in parts]).sum() * share
+        return loss.detach()
 
     def _project(self, reference: Tensor, other: Tensor) -> None:
         """Two backward passes, each averaged over processes, joined on the projected weights.
@@ -124,11 +128,11 @@ class ExitTrainer(Trainer):
             if self._reduces:
                 self._average([one for one in each[-1] if one is not None])
         first = [_sum(old, new) for old, new in zip(before, each[0], strict=True)]
-        joined = {}
         places = [place for place, value in enumerate(parameters) if id(value) in self.projected]
-        places = [place for place in places if first[place] is not None and each[1][place] is not None]
-        together, self.projection = project([first[place] for place in places], [each[1][place] for place in places])  # type: ignore[misc]
-        joined = dict(zip(places, together, strict=True))
+        pairs = [(place, first[place], each[1][place]) for place in places]
+        whole = [(place, a, b) for place, a, b in pairs if a is not None and b is not None]
+        together, self.projection = project([a for _, a, _ in whole], [b for _, _, b in whole])
+        joined = {place: one for (place, _, _), one in zip(whole, together, strict=True)}
         for place, value in enumerate(parameters):
             value.grad = joined[place] if place in joined else _sum(first[place], each[1][place])
 
