@@ -77,7 +77,7 @@ def test_dirt_is_survived_and_told(tmp_path):
         '1\t2\t3\t"open quote\tand\u0085a line\t1\r\n'
         "1\t2\t3\ttoo short\t1\r\n"
         "1\t2\t3\ta\tb\t1.0\r\n"
-        "1\t2\t3\ta\tb\tperhaps\r\n"
+        "1\t2\t3\ta\tb\t-\r\n"
         "1\t2\t3\ta\tb\t 0\r\n".encode()
     )
     rows = read_split(TASKS["qqp"], "train", tmp_path)
@@ -85,7 +85,13 @@ def test_dirt_is_survived_and_told(tmp_path):
     assert rows.labels == [1, 1, 0]
     assert len(rows.skipped) == 2
     assert "1 rows with too few columns were skipped, the first in line 3" in rows.skipped[0]
-    assert "unknown label were skipped, the first ('perhaps') in line 5" in rows.skipped[1]
+    assert "1 rows without a label were skipped, the first in line 5" in rows.skipped[1]
+
+
+def test_a_label_outside_the_set_is_named_with_its_place_and_the_known_ones(tmp_path):
+    (tmp_path / "train.tsv").write_text("index\ta\tb\tlabel\n0\tx\ty\tentailment\n1\tx\ty\tperhaps\n")
+    with pytest.raises(BadInput, match=r"train.tsv, line 3: the label is 'perhaps', which is none of entailment, not_"):
+        read_split(TASKS["rte"], "train", tmp_path)
 
 
 def test_the_folder_may_be_the_tasks_own_and_a_file_may_take_a_splits_place(tmp_path):

@@ -40,10 +40,10 @@ def hold_out(rows: Rows, share: float, seed: int) -> tuple[NDArray[np.int64], ND
     _, first, which = np.unique(hashes_of(rows.texts), return_index=True, return_inverse=True)
     strata = _strata(rows, first)
     order = np.random.default_rng(seed).permutation(len(first))
+    order = order[np.argsort(strata[order], kind="stable")]  # by stratum, in each at random
+    steps = np.floor(np.arange(len(first) + 1) * share + 0.5)
     held = np.zeros(len(first), dtype=bool)
-    for stratum in np.unique(strata):
-        members = order[strata[order] == stratum]
-        held[members[: round(share * len(members))]] = True
+    held[order[np.diff(steps) > 0]] = True  # evenly through the strata
     out = held[which]
     if not out.any():
         raise BadValue(

@@ -62,10 +62,11 @@ class Result:
 def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
     """Run one training, from nothing or from its last checkpoint."""
     output = Path(settings.output)
-    main = PartialState().is_main_process
-    if main:
+    # without a GPU several processes meet only if told that they are on the CPU
+    processes = PartialState(cpu=_on_cpu(settings))
+    if processes.is_main_process:
         folder.prepare(settings, resume, overwrite)
-    PartialState().wait_for_everyone()
+    processes.wait_for_everyone()
     if folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
         return read_result(output)
@@ -80,10 +81,14 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     for number, stage in enumerate(recipe.stages(model.config, settings.task), 1):
         stages.append(job.run(number, stage))
     result = job.evaluate()
-    if main:
+    if PartialState().is_main_process:
         job.write(result, stages)
     PartialState().wait_for_everyone()
     return read_result(output)
+
+
+def _on_cpu(settings: Settings) -> bool:
+    return settings.cpu or not torch.accelerator.is_available()
 
 
 def read_result(output: Path) -> Result:
@@ -259,13 +264,13 @@ class Job:
             bf16=settings.bf16,
             fp16=settings.fp16,
             gradient_checkpointing=settings.gradient_checkpointing,
-            use_cpu=settings.cpu,
+            use_cpu=_on_cpu(settings),
             report_to=settings.report_to.split(","),
             run_name=f"{self.output.name} {stage.name}",
-            logging_steps=50,
+            logging_steps=settings.log_every,
             disable_tqdm=True,
             remove_unused_columns=False,
-            dataloader_pin_memory=torch.cuda.is_available() and not settings.cpu,
+            dataloader_pin_memory=not _on_cpu(settings),
         )
 
     def _judge(self, stage: Stage) -> str:

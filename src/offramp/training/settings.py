@@ -74,6 +74,7 @@ class Settings:
     early_stopping: int | None = option(None, "dev", "stop after so many evaluations without a better score")
     eval_every: int | None = option(None, "dev", "updates between evaluations (each epoch)")
     save_every: int | None = option(None, "dev", "updates between checkpoints (as evaluations)")
+    log_every: int = option(50, "dev", "updates between logged losses")
     keep_checkpoints: bool = option(False, "dev", "leave them in OUTPUT/checkpoints")
 
     bf16: bool = option(False, "machine", "mixed precision")
@@ -87,7 +88,16 @@ class Settings:
             object.__setattr__(self, name, _plain(getattr(self, name)))
         if self.problem not in PROBLEMS:
             raise UnknownName("kind of problem", self.problem, PROBLEMS)
-        for name in ("batch_size", "eval_batch_size", "accumulation", "max_length", "eval_every", "save_every"):
+        counts = (
+            "batch_size",
+            "eval_batch_size",
+            "accumulation",
+            "max_length",
+            "eval_every",
+            "save_every",
+            "log_every",
+        )
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BadValue(f"{name.replace('_', '-')} is {value}; it is at least 1.")

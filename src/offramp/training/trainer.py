@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer, get_scheduler
+from transformers import Trainer, TrainerCallback, get_scheduler
 
 from offramp.errors import BadValue
 from offramp.exits import Head
@@ -81,10 +81,12 @@ class ExitTrainer(Trainer):
 
     def step_in_epoch(self) -> int:
         """The index of this batch in its epoch, from 0; right after a resume, too."""
-        accumulation = self.args.gradient_accumulation_steps
-        batches = len(self.callback_handler.train_dataloader)
-        updates = -(-batches // accumulation)
-        return (self.state.global_step % updates) * accumulation + self._micro
+        return (self.state.global_step % self.updates_per_epoch) * self.args.gradient_accumulation_steps + self._micro
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Batches over accumulation; what is left at the end is an update too."""
+        return -(-len(self.callback_handler.train_dataloader) // self.args.gradient_accumulation_steps)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of one batch; gradients are whole when the optimiser steps."""
@@ -201,7 +203,9 @@ class ExitTrainer(Trainer):
         data: Any = self.train_dataset if train_dataset is None else train_dataset
         batch = self.args.train_batch_size * self.args.world_size
         lengths = data.lengths if self.weighing.group_by_length else None
-        return GroupedOrder(len(data), self.args.data_seed or self.args.seed, batch, lengths)
+        order = GroupedOrder(len(data), self.args.seed, batch, lengths)
+        self.add_callback(Epochs(self, order))
+        return order
 
     # -- dev, logs, checkpoints ------------------------------------------------------------------
 
@@ -230,6 +234,17 @@ class ExitTrainer(Trainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with writing(folder):
             super()._save_checkpoint(model, trial)
+
+
+class Epochs(TrainerCallback):
+    """Tells the order which epoch it is; in a resumed epoch the library does not reach it."""
+
+    def __init__(self, trainer: ExitTrainer, order: GroupedOrder):
+        self.trainer, self.order = trainer, order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Epochs are counted in updates, which a checkpoint knows exactly."""
+        self.order.set_epoch(state.global_step // self.trainer.updates_per_epoch)
 
 
 def _freeze(model: AdaptiveModel, stage: Stage) -> list[nn.Module]:

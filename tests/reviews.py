@@ -1,0 +1,43 @@
+"""Small labelled data in the words of the tiny tokenizer, for tests of training."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.tiny import WORDS
+
+FILLER = [word for word in WORDS if word not in ("good", "bad", "lovely", "dull")]
+
+
+def rows(count: int, seed: int = 0) -> list[tuple[str, int]]:
+    """Sentences that are 1 with a good word in them and 0 with a bad one; every second of each."""
+    chance = random.Random(seed)
+    made = []
+    for index in range(count):
+        label = index % 2
+        words = chance.choices(FILLER, k=chance.randint(2, 9))
+        words.insert(chance.randint(0, len(words)), chance.choice(["good", "lovely"] if label else ["bad", "dull"]))
+        made.append((f"{' '.join(words)} {index}", label))
+    return made
+
+
+def write_glue(folder: Path, train: int = 48, dev: int = 12) -> Path:
+    """The SST-2 folder of a GLUE download."""
+    (folder / "SST-2").mkdir(parents=True)
+    for split, count, seed in (("train", train, 1), ("dev", dev, 2)):
+        lines = [f"{text}\t{label}" for text, label in rows(count, seed)]
+        (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    return folder
+
+
+def write_sts(folder: Path, train: int = 48, dev: int = 12) -> Path:
+    """The STS-B folder of an ELUE download: pairs with a value."""
+    (folder / "STS-B").mkdir(parents=True)
+    for split, count, seed in (("train", train, 1), ("dev", dev, 2)):
+        lines = [
+            f"{text}\t{text[:9]}\t{label * 4 + index % 3 / 3:.3f}"
+            for index, (text, label) in enumerate(rows(count, seed))
+        ]
+        (folder / "STS-B" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
+    return folder
