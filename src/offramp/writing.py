@@ -37,9 +37,12 @@ def writing(target: Path | str) -> Iterator[None]:
     except Exception as err:
         from safetensors import SafetensorError  # what its writer raises, for a full disk too
 
-        if not isinstance(err, SafetensorError):
+        # and what torch's writer raises
+        torn = isinstance(err, RuntimeError) and ("PytorchStreamWriter" in str(err) or "inline_container" in str(err))
+        if not isinstance(err, SafetensorError) and not torn:
             raise
-        raise CannotWrite(f"Cannot write {target}: {err}.") from err
+        reason = str(err).splitlines()[0].rstrip(".")
+        raise CannotWrite(f"Cannot write {target}: {reason}.") from err
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.stepper import Problem
 from offramp.tasks.folder import parse_label, unknown_label
+from offramp.tasks.metrics import METRICS
 from offramp.tasks.table import Table
 from offramp.tasks.task import Rows, Task
 
@@ -29,6 +30,8 @@ def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> T
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     problem = _problem(table, wanted)
     main = metric or METRIC[problem]
+    if main not in METRICS:
+        raise UnknownName("metric", main, METRICS)
     metrics = (main, *(name for name in BESIDES[problem] if name != main))
     if problem is Problem.REGRESSION:
         return Task("own", metrics, None)

@@ -10,34 +10,43 @@ from offramp.errors import CannotWrite
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
 from offramp.writing import writing
 
-__all__ = ["CHECKPOINTS", "finish", "is_finished", "last_checkpoint", "prepare"]
+__all__ = ["CHECKPOINTS", "check", "finish", "is_finished", "last_checkpoint", "prepare"]
 
 CHECKPOINTS = "checkpoints"
 ANY_RUN = ("output",)  # what may differ between a run and its continuation
 
 
-def prepare(settings: Settings, resume: bool, overwrite: bool) -> None:
-    """Make the folder, or refuse one that holds something else; the settings go in at once."""
+def check(settings: Settings, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that holds something else; nothing is written yet."""
     folder = Path(settings.output)
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; name a folder.")
     if not folder.absolute().parent.is_dir():
         raise CannotWrite(f"Cannot write {folder}: there is no folder {folder.absolute().parent}.")
-    there = folder.is_dir() and any(folder.iterdir())
-    if there and resume:
-        _check_same(settings, folder)
+    if not _holds_something(folder):
         return
-    if there and not overwrite:
+    if resume:
+        _check_same(settings, folder)
+    elif not overwrite:
         raise CannotWrite(f"{folder} holds another run; give --resume to go on with it, or --overwrite to replace it.")
+    elif not (folder / "config.json").is_file() and not (folder / FILE).is_file():
+        raise CannotWrite(f"{folder} holds other things than a run; it is not overwritten. Name another folder.")
+
+
+def prepare(settings: Settings, resume: bool) -> None:
+    """Make the folder, empty but for the settings; one that is resumed stays as it is."""
+    folder = Path(settings.output)
+    if _holds_something(folder) and resume:
+        return
     with writing(folder):
-        if there:
-            if not (folder / "config.json").is_file() and not (folder / FILE).is_file():
-                raise CannotWrite(
-                    f"{folder} holds other things than a run; it is not overwritten. Name another folder."
-                )
+        if folder.exists():
             shutil.rmtree(folder)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         write_settings(settings, folder)
+
+
+def _holds_something(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _check_same(settings: Settings, folder: Path) -> None:

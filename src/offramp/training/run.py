@@ -64,10 +64,8 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     output = Path(settings.output)
     # without a GPU several processes meet only if told that they are on the CPU
     processes = PartialState(cpu=_on_cpu(settings))
-    if processes.is_main_process:
-        folder.prepare(settings, resume, overwrite)
-    processes.wait_for_everyone()
-    if folder.is_finished(output):
+    folder.check(settings, resume, overwrite)
+    if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
         return read_result(output)
     data = read_data(settings)
@@ -77,9 +75,11 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     data = reorder_labels(data, model.config.labels)
     check(recipe, model.config)
     job = Job(settings, recipe, model, data)
-    stages = []
-    for number, stage in enumerate(recipe.stages(model.config, settings.task), 1):
-        stages.append(job.run(number, stage))
+    processes.wait_for_everyone()
+    if processes.is_main_process:
+        folder.prepare(settings, resume)
+    processes.wait_for_everyone()
+    stages = [job.run(number, stage) for number, stage in enumerate(job.stages, 1)]
     result = job.evaluate()
     if PartialState().is_main_process:
         job.write(result, stages)
@@ -150,6 +150,11 @@ class Job:
         self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
         self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)
+        self.stages = recipe.stages(model.config, settings.task)
+        self.epochs = self._epochs()
+        self.weighing = self._weighing()
+        for stage in self.stages:
+            self._judge(stage)
 
     def _max_length(self) -> int:
         most = self.model.config.family.max_length(self.model.config.backbone)
@@ -164,7 +169,7 @@ class Job:
         """Train one stage, or take up what an earlier run left of it."""
         place = self.output / folder.CHECKPOINTS / f"{number}-{stage.name}"
         done = place / "done"
-        epochs = self._epochs(number)
+        epochs = self.epochs[number - 1]
         if (done / SCORES).is_file():
             self.model.load_state_dict(AdaptiveModel.from_pretrained(done).state_dict())
             told: dict[str, Any] = json.loads((done / SCORES).read_text("utf-8"))
@@ -195,15 +200,16 @@ class Job:
         PartialState().wait_for_everyone()
         return told
 
-    def _epochs(self, number: int) -> float:
-        wanted = self.settings.epochs
+    def _epochs(self) -> list[float]:
+        wanted, stages = self.settings.epochs, len(self.stages)
         if wanted is None:
-            return self.recipe.published.epochs
-        each = wanted if isinstance(wanted, list) else [wanted]
-        stages = len(self.recipe.stages(self.model.config, self.settings.task))
-        if len(each) not in (1, stages):
+            return [self.recipe.published.epochs] * stages
+        each = wanted if isinstance(wanted, list) else [wanted] * stages
+        if len(each) != stages:
             raise BadValue(f"epochs names {len(each)} stages, but recipe {self.recipe.name} has {stages}.")
-        return float(each[0] if len(each) == 1 else each[number - 1])
+        if not all(isinstance(one, int | float) and one >= 0 for one in each):
+            raise BadValue(f"epochs are {wanted}; give numbers from 0, one or one per stage.")
+        return [float(one) for one in each]
 
     def trainer(self, place: Path, stage: Stage, epochs: float) -> ExitTrainer:
         """The loop of a stage."""
@@ -216,7 +222,7 @@ class Job:
             self.model,
             self.recipe,
             stage,
-            self._weighing(),
+            self.weighing,
             args=self.arguments(place, stage, epochs),
             train_dataset=self.train_rows,
             eval_dataset=dev if len(dev) > 1 else next(iter(dev.values())),

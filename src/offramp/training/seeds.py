@@ -11,6 +11,7 @@ import numpy as np
 from offramp.errors import BadValue
 from offramp.training.run import Result, train
 from offramp.training.settings import Settings
+from offramp.writing import writing
 
 __all__ = ["summary", "train_seeds"]
 
@@ -23,7 +24,8 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
     if not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) != len(seeds):
         raise BadValue(f"seeds are {settings.seeds}; list whole numbers, each once: 1,2,3.")
     output = Path(settings.output)
-    output.mkdir(exist_ok=True)
+    with writing(output):
+        output.mkdir(exist_ok=True)
     results = []
     for seed in seeds:
         one = settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}"))

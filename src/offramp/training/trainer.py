@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import Trainer, TrainerCallback, get_scheduler
 
-from offramp.errors import BadValue
+from offramp.errors import BadValue, CannotWrite
 from offramp.exits import Head
 from offramp.gradients import Projection, project
 from offramp.model import AdaptiveModel
@@ -232,8 +233,12 @@ class ExitTrainer(Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with writing(folder):
-            super()._save_checkpoint(model, trial)
+        try:
+            with writing(folder):
+                super()._save_checkpoint(model, trial)
+        except CannotWrite:
+            shutil.rmtree(folder, ignore_errors=True)  # a torn one is of no use, and the disk is full
+            raise
 
 
 class Epochs(TrainerCallback):

@@ -1,0 +1,269 @@
+"""`offramp train` as a user meets it: their own data, and one line and a code for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from offramp import AdaptiveModel
+from offramp.cli.main import main
+from tests.reviews import rows, write_glue, write_sts
+from tests.test_cli import fails
+from tests.tiny import save_encoder
+
+FAST = ["--max-steps", "2", "--batch-size", "8", "--cpu", "--max-length", "16"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return save_encoder("bert", tmp_path_factory.mktemp("encoder") / "bert")
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+def trains(capsys, *arguments) -> str:
+    """What a successful call prints on standard output."""
+    assert main([str(argument) for argument in ("train", *arguments, *FAST)]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def own(folder, name, lines) -> str:
+    (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return str(folder / name)
+
+
+# -- data of one's own -------------------------------------------------------------------------------
+
+
+def test_csv_tsv_json_lines_and_parquet_give_the_same_model(encoder, capsys, tmp_path):
+    import pandas
+
+    table = [{"review": f'{text}, "it" was', "verdict": ["no", "yes"][label]} for text, label in rows(40)]
+    frame = pandas.DataFrame(table)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "a.parquet")
+    own(tmp_path, "a.tsv", ["review\tverdict", *(f"{row['review']}\t{row['verdict']}" for row in table)])
+    columns = ["--text-column", "review", "--label-column", "verdict"]
+    weights = set()
+    for ending in ("csv", "tsv", "jsonl", "parquet"):
+        file, out = tmp_path / f"a.{ending}", tmp_path / f"out-{ending}"
+        printed = trains(capsys, encoder, "--train-file", file, "--dev-file", file, *columns, "-o", out)
+        assert "exit 4" in printed and f"Wrote {out}" in printed
+        assert AdaptiveModel.from_pretrained(out).config.labels == ("no", "yes")
+        weights.add((out / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+
+
+def test_a_hugging_face_data_set_in_a_folder(encoder, capsys, tmp_path):
+    """The Hub's code path; the data set lies on the disk."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, count in (("train", 40), ("validation", 10)):
+        lines = [json.dumps({"text": text, "label": ["bad", "fine"][label]}) for text, label in rows(count)]
+        own(folder, f"{split}.jsonl", lines)
+    trains(capsys, encoder, "--dataset", folder, "-o", tmp_path / "out")
+    assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("bad", "fine")
+
+
+def test_a_task_from_the_hub_with_classes_in_the_hubs_order(encoder, capsys, tmp_path):
+    import datasets
+
+    features = datasets.Features(
+        {
+            "sentence1": datasets.Value("string"),
+            "sentence2": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["not_entailment", "entailment"]),
+        }
+    )
+    for split, count in (("train", 40), ("validation", 10)):
+        made = {"sentence1": [], "sentence2": [], "label": []}
+        for text, label in rows(count):
+            made["sentence1"].append(text)
+            made["sentence2"].append("it was")
+            made["label"].append(label)
+        (tmp_path / "data" / "rte").mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(made, features).to_parquet(tmp_path / "data" / "rte" / f"{split}-0.parquet")
+    card = "---\nconfigs:\n- config_name: rte\n  data_files:\n  - split: train\n    path: rte/train-*\n"
+    (tmp_path / "data" / "README.md").write_text(card + "  - split: validation\n    path: rte/validation-*\n---\n")
+    trains(capsys, encoder, "--task", "rte", "--dataset", tmp_path / "data", "-o", tmp_path / "out")
+    assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("entailment", "not_entailment")
+    from offramp.training.data import read_data
+    from offramp.training.settings import Settings
+
+    data = read_data(Settings("x", "y", task="rte", dataset=str(tmp_path / "data"), calibration_split=0.0))
+    assert data.dev["dev"].labels[:4] == [1, 0, 1, 0]  # the file's 0 is not_entailment, the task's second
+
+
+def test_values_with_fractions_are_a_regression(encoder, capsys, tmp_path):
+    lines = ["text,label", *(f"{text},{label + index % 4 / 4}" for index, (text, label) in enumerate(rows(40)))]
+    file = own(tmp_path, "a.csv", lines)
+    assert trains(capsys, encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "out").startswith("corr")
+    assert AdaptiveModel.from_pretrained(tmp_path / "out").config.problem_type == "regression"
+
+
+def test_labels_spelled_two_ways_are_one(encoder, capsys, tmp_path):
+    lines = [f"{text}\t{['no', 'yes', 'no', 'yes', 'No '][index % 5]}" for index, (text, _) in enumerate(rows(40))]
+    file = own(tmp_path, "a.tsv", ["text\tlabel", *lines])
+    arguments = ["train", encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "out", *FAST]
+    assert main([str(argument) for argument in arguments]) == 0
+    assert "label 'No' is taken for 'no'" in capsys.readouterr().err
+    assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("no", "yes")
+
+
+def test_an_offramp_model_trains_on(encoder, glue, capsys, tmp_path):
+    """Exits alone on a model that was trained before: stage one is skipped."""
+    trains(capsys, encoder, "--task", "sst-2", "--data-dir", glue, "--recipe", "joint", "-o", tmp_path / "one")
+    arguments = ["--task", "sst-2", "--data-dir", glue, "--recipe", "deebert", "--epochs", "0,1"]
+    fast = ["--batch-size", "8", "--cpu", "--max-length", "16"]
+    called = ["train", tmp_path / "one", *arguments, "-o", tmp_path / "two", *fast]
+    assert main([str(argument) for argument in called]) == 0
+    one, two = (AdaptiveModel.from_pretrained(tmp_path / name).state_dict() for name in ("one", "two"))
+    same = {name for name in one if one[name].equal(two[name])}
+    assert same == {name for name in one if not name.startswith(("exits.1.", "exits.2.", "exits.3."))}
+
+
+# -- options ------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_and_the_command_line_on_top(encoder, glue, capsys, tmp_path):
+    options = {"backbone": str(encoder), "task": "sst-2", "data-dir": str(glue), "recipe": "pabee", "max_steps": 1}
+    (tmp_path / "run.json").write_text(json.dumps(options))
+    trains(capsys, "--config", tmp_path / "run.json", "--recipe", "joint", "-o", tmp_path / "out")
+    used = yaml.safe_load((tmp_path / "out" / "training.yaml").read_text())
+    assert (used["recipe"], used["max_steps"], used["batch_size"]) == ("joint", 2, 8)
+
+
+def test_the_recipes_are_listed_with_papers_and_options(capsys):
+    assert main(["train", "--recipe", "list"]) == 0
+    printed = capsys.readouterr().out
+    assert "arXiv:2004.12993" in printed and '"gamma": 0.9' in printed and "berxit-lte" in printed
+
+
+# -- mistakes -----------------------------------------------------------------------------------------
+
+
+def mistakes(tmp_path, glue):
+    """Arguments, and what the one line says."""
+    good = own(tmp_path, "good.tsv", ["text\tlabel", *(f"{text}\t{label}" for text, label in rows(20))])
+    strange = own(tmp_path, "strange.tsv", ["text\tlabel", "a film\t1", "the plot\t7"])
+    one = own(tmp_path, "one.tsv", ["text\tlabel", *(f"{text}\t1" for text, _ in rows(20))])
+    empty = own(tmp_path, "empty.tsv", ["text\tlabel"])
+    sts = write_sts(tmp_path / "elue")
+    task = ["--task", "sst-2", "--data-dir", glue]
+    (tmp_path / "half" / "SST-2").mkdir(parents=True)
+    (tmp_path / "half" / "SST-2" / "train.tsv").write_text("sentence\tlabel\na\t1\n")
+    files = ["--train-file", good, "--dev-file", good]
+    return [
+        ([], "Nothing to learn from: give --task"),
+        (["--train-file", good, "--dev-file", strange], "strange.tsv, line 3: the label is '7', which is none of 0, 1"),
+        (["--train-file", one, "--dev-file", one], "one.tsv has one class only (1)"),
+        (["--train-file", empty, "--dev-file", empty], "empty.tsv is empty"),
+        (["--train-file", good], "needs --dev-file"),
+        (["--train-file", tmp_path / "no.tsv", "--dev-file", good], "No file"),
+        ([*files, "--text-column", "review"], "No column is called 'review'. Known: label, text"),
+        ([*files, "--label-column", "verdict"], "No column is called 'verdict'. Known: label, text"),
+        ([*files, "--metric", "elo"], "No metric is called 'elo'"),
+        (["--task", "sst-2", "--data-dir", tmp_path / "half"], "no SST-2/dev.tsv in"),
+        (["--task", "sst-2", "--data-dir", tmp_path / "nowhere"], "No folder"),
+        (["--task", "sst2", "--data-dir", glue], "No task is called 'sst2'. Did you mean 'sst-2'?"),
+        (["--task", "ax", "--data-dir", glue], "Task ax has no training rows"),
+        (["--task", "elue-imdb"], "Task elue-imdb is not on the Hub"),
+        ([*task, "--max-length", "999"], "max-length is 999, but the backbone has positions for 40"),
+        ([*task, "--recipe", "rome"], "No recipe is called 'rome'"),
+        ([*task, "--recipe", "joint", "--gamma", "0.5"], "Recipe joint has no option gamma; it has faithful"),
+        ([*task, "--recipe", "static", "--exits", "1,2"], "Recipe static has one exit"),
+        ([*task, "--recipe", "deebert", "--exits", "4"], "has only the last one"),
+        ([*task, "--recipe", "deebert", "--epochs", "1,2,3"], "epochs names 3 stages, but recipe deebert has 2"),
+        (
+            ["--task", "elue-sts-b", "--data-dir", sts, "--recipe", "self-distillation"],
+            "Recipe self-distillation does not fit a regression",
+        ),
+        (["--task", "elue-sts-b", "--data-dir", sts, "--class-weights", "balanced"], "A regression has no classes"),
+        ([*task, "--class-weights", "1,2,3"], "class-weights are 3, but there are 2 classes"),
+        ([*task, "--select", "9"], "select is 9, but the exits sit on 1, 2, 3, 4"),
+        ([*task, "--select", "best"], "select is 'best'"),
+        ([*task, "--batch-size", "0"], "batch-size is 0; it is at least 1"),
+        ([*task, "--learning-rate", "-1"], "learning-rate is -1.0; it is above 0"),
+        ([*task, "--calibration-split", "1"], "The calibration split is 1.0"),
+        ([*task, "--exits", "3,9"], "No layer 9"),
+        ([*task, "--seeds", "1,1"], "seeds are [1, 1]; list whole numbers, each once"),
+        ([*task, "--config", tmp_path / "none.yaml"], "Cannot read"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(31))
+def test_a_mistake_is_one_line_and_leaves_nothing(number, encoder, glue, capsys, tmp_path):
+    (tmp_path / "case").mkdir()
+    cases = mistakes(tmp_path / "case", glue)
+    assert len(cases) == 31
+    arguments, wanted = cases[number]
+    output = tmp_path / "out"
+    fast = ["--cpu"]
+    line = fails(capsys, "train", encoder, *arguments, *fast, "--output", output)
+    assert wanted in line
+    assert not output.exists() or list(output.iterdir()) == []
+
+
+def test_files_with_options_that_do_not_exist(encoder, capsys, tmp_path):
+    (tmp_path / "run.yaml").write_text("recipee: joint\n")
+    assert "No option is called 'recipee'. Did you mean 'recipe'?" in fails(
+        capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", tmp_path / "out"
+    )
+    (tmp_path / "run.yaml").write_text("a: [\n")
+    assert "neither YAML nor JSON" in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", "out")
+
+
+def test_another_run_in_the_folder_is_left_alone(encoder, glue, capsys, tmp_path):
+    task = ["--task", "sst-2", "--data-dir", glue, "-o", tmp_path / "out"]
+    trains(capsys, encoder, *task)
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert "--resume to go on with it, or --overwrite" in fails(capsys, "train", encoder, *task, *FAST)
+    line = fails(capsys, "train", encoder, *task, *FAST, "--resume", "--recipe", "pabee")
+    assert "was begun with recipe joint, not pabee" in line
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    assert main([str(one) for one in ("train", encoder, *task, *FAST, "--resume")]) == 0
+    assert "is finished" in capsys.readouterr().err
+    trains(capsys, encoder, *task, "--recipe", "pabee", "--overwrite")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    line = fails(capsys, "train", encoder, *task[:-1], tmp_path / "mine", *FAST, "--overwrite")
+    assert "holds other things than a run" in line
+    assert (tmp_path / "mine" / "thesis.txt").is_file()
+
+
+def test_a_full_disk_while_saving_leaves_the_last_good_checkpoint(encoder, glue, tmp_path):
+    """The second checkpoint does not fit: one line, code 2; with room again the run goes on and ends."""
+    script = """
+import resource, sys
+from transformers import Trainer
+save, saved = Trainer._save_checkpoint, []
+def full(self, *args):
+    if saved:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+    saved.append(1)
+    save(self, *args)
+Trainer._save_checkpoint = full
+from offramp.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+    task = ["--task", "sst-2", "--data-dir", str(glue), "-o", str(tmp_path / "out"), "--save-every", "2", "--cpu"]
+    call = ["train", str(encoder), *task, "--epochs", "2", "--batch-size", "8"]
+    failed = subprocess.run([sys.executable, "-c", script, *call], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2, failed.stderr
+    told = [line for line in failed.stderr.splitlines() if line.startswith("offramp:")]
+    assert len(told) == 1 and "Cannot write" in told[0] and "checkpoint-4" in told[0], failed.stderr
+    left = [path.name for path in (tmp_path / "out" / "checkpoints" / "1-joint").glob("checkpoint-*")]
+    assert left == ["checkpoint-2"]
+    resumed = [sys.executable, "-m", "offramp", *call, "--resume"]
+    done = subprocess.run(resumed, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint-2" in done.stderr
