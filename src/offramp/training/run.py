@@ -244,7 +244,7 @@ class Job:
 
         every = settings.eval_every or settings.save_every
         strategy = "epoch" if every is None else "steps"
-        selects = settings.select != "none"
+        judge = self._judge(stage)
         return TrainingArguments(
             output_dir=str(place),
             num_train_epochs=epochs,
@@ -264,8 +264,8 @@ class Job:
             save_strategy=strategy,
             save_steps=settings.save_every or every or 500,
             save_total_limit=None if settings.keep_checkpoints else 2,
-            load_best_model_at_end=selects,
-            metric_for_best_model=self._judge(stage) if selects else None,
+            load_best_model_at_end=judge is not None,
+            metric_for_best_model=judge,
             greater_is_better=True,
             bf16=settings.bf16,
             fp16=settings.fp16,
@@ -279,8 +279,11 @@ class Job:
             dataloader_pin_memory=not _on_cpu(settings),
         )
 
-    def _judge(self, stage: Stage) -> str:
+    def _judge(self, stage: Stage) -> str | None:
+        """The score on dev that chooses the checkpoint, as the library calls it; none: the last one stays."""
         wanted = self.settings.select
+        if wanted == "none":
+            return None
         name = stage.judged_by if wanted == "auto" else wanted
         if name.isdigit():
             if int(name) not in self.layers:
