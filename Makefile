@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## a real encoder from pip, exits on it, ten sentences and the layers they leave at
+demo: $(READY) ## a real encoder from pip, exits trained on it, ten sentences and the layers they leave at
 	$(BIN)/python examples/demo.py
 
 test: check ## what CI runs: ruff, strict mypy, pytest, the golden cases of the originals
@@ -38,8 +38,10 @@ fmt: $(READY) ## format, and mend what ruff can mend
 conformance: $(READY) ## every golden case, a line per check
 	$(BIN)/python tests/conformance.py tests/golden
 
-benchmark: $(READY) ## measured against computed speedup (about fifteen minutes)
+benchmark: $(READY) ## measured against computed speedup, training against a loop by hand (about twenty minutes)
 	$(BIN)/python benchmarks/exit_efficiency.py
+	$(BIN)/python benchmarks/training_throughput.py
+	$(BIN)/python benchmarks/write_page.py
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,7 @@ def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> No
         "angles": [entry["gr_angle"] for stage in told["stages"] for entry in stage["history"] if "gr_angle" in entry],
         "date": told["finished"][:10],
         "cpu": cpu_name(),
+        "threads": os.environ.get("OMP_NUM_THREADS", str(os.cpu_count())),
         "versions": told["versions"],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)

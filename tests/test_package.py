@@ -99,6 +99,7 @@ LEVELS = [
     {"config", "exits", "gradients", "tasks", "attach", "loop", "replay", "backends", "card"},
     {"model", "prediction"},
     {"convert", "recipes"},
+    {"training"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -1,0 +1,322 @@
+"""Write docs/results.md and its figures from the records and traces in benchmarks/results/training.
+
+python benchmarks/write_results.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from offramp.cost import layer_cost
+from offramp.loop import run
+from offramp.policies import Entropy, Learned, Patience, Policy
+from offramp.replay import Replay
+from offramp.stepper import Problem, Said
+from offramp.tasks import TASKS
+from offramp.tasks.metrics import score
+from offramp.training.scores import answers
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from training_results import RESULTS, RUNS
+
+DOCS = Path(__file__).parent.parent / "docs"
+FIGURES = DOCS / "figures"
+INTRODUCTION = """\
+Written by `benchmarks/write_results.py` from `benchmarks/results/training`, which `benchmarks/training_results.py`
+made; no figure is typed by hand but the sketch's, which is the bare loop to beat (joint, linear heads on the mean; it
+trained on all rows, nothing set aside). Dev scores in percent, columns are exits by layer. Minutes are of a busy
+machine and no benchmark."""
+ROSY = """\
+*fewer layers at ≤ x %*: by entropy, with at most so many answers other than the last exit's; behind it the accuracy
+then. The threshold is chosen on these same dev rows, so a little rosy."""
+SKETCH = {
+    "minilm-sst2": ("sketch", [77.8, 81.3, 87.5, 88.2, 88.6, 88.3]),
+    "mpnet-sst2": ("sketch, one epoch", [53.9, 60.6, 79.1, 84.6, 85.9, 89.8, 91.1, 91.6, 91.7, 91.7, 91.7, 91.3]),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of a policy on a trace."""
+
+    policy: str
+    layers: float
+    score: float
+    disagreement: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: its record, and what every exit said about the dev rows."""
+
+    record: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run's."""
+        return str(self.record["run"])
+
+    @property
+    def group(self) -> str:
+        """Model and task."""
+        return self.name.rsplit("-", 1)[0].removesuffix(f"-{self.record['recipe']}")
+
+    @property
+    def recipe(self) -> str:
+        """Which way it was trained; `static2` is the first two layers."""
+        recipe = str(self.record["recipe"])
+        return f"static, {self.record['layers'][-1]} layers" if recipe == "static" else recipe
+
+    @property
+    def scores(self) -> list[float]:
+        """The main score of every exit on the first dev set, in percent."""
+        dev = next(iter(self.record["dev"].values()))
+        return [100 * one[self.record["metric"]] for one in dev]
+
+    @cached_property
+    def trace(self) -> dict[str, torch.Tensor]:
+        """Logits and labels."""
+        return load_file(RESULTS / f"{self.name}.safetensors")
+
+    @cached_property
+    def said(self) -> list[Said]:
+        """The trace as the loop reads it."""
+        logits = self.trace["logits"].float()
+        problem = TASKS[self.record["task"]].problem
+        known = self.trace.get("uncertainty")
+        return [
+            Said(number, layer, problem, logits[:, number - 1], None if known is None else known[:, number - 1].float())
+            for number, layer in enumerate(self.record["layers"], 1)
+        ]
+
+    def at(self, policy: Policy) -> Point:
+        """What a policy gives on these rows."""
+        left = run(Replay(self.said), {}, policy)
+        problem = self.said[0].problem
+        given, full = answers(left.logits.numpy(), problem), answers(self.said[-1].logits.numpy(), problem)
+        labels = self.trace["labels"].numpy()
+        labels = labels if problem is Problem.REGRESSION else labels.astype(np.int64)
+        metric = self.record["metric"]
+        return Point(
+            str(policy),
+            layer_cost(left.layer, self.record["layers"][-1]).mean_layers,
+            100 * score([metric], given, labels)[metric],
+            100 * float(np.mean(given != full)),
+        )
+
+    def curve(self) -> list[Point]:
+        """Leaving by entropy, from nobody to everybody at once."""
+        most = math.log(self.said[0].logits.shape[-1])
+        return [self.at(Entropy(round(threshold, 4))) for threshold in np.linspace(0, most, 70)]
+
+    def cheapest(self, disagreement: float) -> Point:
+        """The fewest layers at which no more than so many percent of the answers change."""
+        return min((one for one in self.curve() if one.disagreement <= disagreement), key=lambda one: one.layers)
+
+
+def read() -> list[Trained]:
+    """The finished runs, in the order of the script."""
+    files = [RESULTS / f"{run.name}.json" for run in RUNS]
+    return [Trained(json.loads(file.read_text())) for file in files if file.is_file()]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Markdown."""
+    head = list(head)
+    return [
+        f"| {' | '.join(head)} |",
+        "|---" + "|---:" * (len(head) - 1) + "|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def setting(runs: list[Trained]) -> str:
+    """When, where, with what."""
+    first = runs[0].record
+    dates = sorted({one.record["date"] for one in runs})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    rows, given = first["rows"], first["options"]
+    hidden = ("--select", "--save-every")  # these change nothing in the weights
+    pairs = [f"{flag} {value}" for flag, value in zip(given[::2], given[1::2], strict=True) if flag not in hidden]
+    return (
+        f"{when}, {first['cpu']}, one thread per run, other work on the machine; torch {first['versions']['torch']}, "
+        f"transformers {first['versions']['transformers']}. {rows['train']:,} training rows, {rows['calibration']:,} "
+        f"set aside for calibration, {rows[next(iter(first['dev']))]:,} dev rows. First run: `{' '.join(pairs)}`."
+    )
+
+
+def group_of(runs: list[Trained], start: str) -> list[Trained]:
+    """The runs whose names begin so."""
+    return [one for one in runs if one.name.startswith(start)]
+
+
+def exits_table(runs: list[Trained], key: str | None = None) -> list[str]:
+    """Every exit's score per recipe, and what leaving by entropy saves."""
+    depth = max(len(one.record["layers"]) for one in runs)
+    classes = TASKS[runs[0].record["task"]].labels is not None
+    head = ["recipe", "seed", *(f"{layer}" for layer in range(1, depth + 1)), "mean", "minutes"]
+    if classes:
+        head += ["fewer layers at ≤ 1.3 %", "at ≤ 2 %"]
+    rows = []
+    if key in SKETCH:
+        name, scores = SKETCH[key]
+        rows.append([f"*{name}*", "", *(f"{value:.1f}" for value in scores), f"{np.mean(scores):.1f}", "", "", ""])
+    for one in runs:
+        cells = [f"{value:.1f}" for value in one.scores]
+        cells = ["–"] * (depth - len(cells)) + cells if len(cells) < depth else cells
+        row = [
+            one.recipe,
+            str(one.record["seed"]),
+            *cells,
+            f"{np.mean(one.scores):.1f}",
+            f"{one.record['seconds'] / 60:.0f}",
+        ]
+        if classes:
+            row += [_saving(one, 1.3), _saving(one, 2.0)] if len(one.scores) > 1 else ["", ""]
+        rows.append(row)
+    return table(head, rows)
+
+
+def _saving(one: Trained, disagreement: float) -> str:
+    point = one.cheapest(disagreement)
+    return f"{one.record['layers'][-1] / point.layers:.2f} × ({point.score:.1f})"
+
+
+def draw(runs: list[Trained], title: str, file: str) -> list[str]:
+    """Two pictures: each exit alone, and score against layers run."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    colours = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+    for colour, one in zip(colours * 3, runs, strict=False):
+        left.plot(one.record["layers"], one.scores, marker="o", ms=3, color=colour, label=one.recipe)
+        points = one.curve()
+        right.plot([p.layers for p in points], [p.score for p in points], color=colour, label=one.recipe)
+    metric = runs[0].record["metric"]
+    left.set(xlabel="exit on layer", ylabel=f"dev {metric}, %", title="each exit alone")
+    right.set(xlabel="layers run, mean over rows", ylabel=f"dev {metric}, %", title="leaving by entropy")
+    left.legend(fontsize=7)
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    FIGURES.mkdir(exist_ok=True)
+    figure.savefig(FIGURES / f"{file}.svg")
+    plt.close(figure)
+    return ["", f"![{title}](figures/{file}.svg)", ""]
+
+
+def sst2(runs: list[Trained], start: str, title: str, file: str) -> list[str]:
+    """A section for GLUE SST-2."""
+    some = group_of(runs, start)
+    if not some:
+        return [f"## {title}", "", "Not run yet.", ""]
+    first = [one for one in some if one.record["seed"] == 42]
+    exits = [one for one in first if len(one.scores) > 1]
+    lines = [f"## {title}", "", setting(some), "", *exits_table(some, start.rstrip("-")), ""]
+    lines += [ROSY, ""]
+    return lines + (draw(exits, title, file) if exits else [])
+
+
+def seeds(runs: list[Trained], start: str) -> list[str]:
+    """Mean and spread where there are several seeds."""
+    by_recipe: dict[str, list[Trained]] = {}
+    for one in group_of(runs, start):
+        by_recipe.setdefault(one.recipe, []).append(one)
+    rows = []
+    for recipe, some in by_recipe.items():
+        if len(some) < 2:
+            continue
+        main = np.array([one.scores for one in some])
+        cells = [f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(main.mean(0), main.std(0, ddof=1), strict=True)]
+        rows.append([recipe, str(len(some)), *cells])
+    if not rows:
+        return []
+    depth = len(rows[0]) - 2
+    return [
+        "Mean and standard deviation over seeds:",
+        "",
+        *table(["recipe", "seeds", *map(str, range(1, depth + 1))], rows),
+        "",
+    ]
+
+
+def elue(runs: list[Trained]) -> list[str]:
+    """Static depths against one dynamic model."""
+    some = group_of(runs, "minilm-elue-sst2")
+    lines = ["## ELUE SST-2: static depths and one dynamic model, all-MiniLM-L6-v2", ""]
+    if not some:
+        return [*lines, "Not run yet.", ""]
+    lines += [setting(some), "", *exits_table(some), ""]
+    dynamic = next((one for one in some if one.record["recipe"] == "elasticbert"), None)
+    if dynamic is not None:
+        wanted: list[Policy] = [Entropy(value) for value in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
+        wanted += [Patience(value) for value in (1, 2, 3, 4)]
+        points = [dynamic.at(policy) for policy in wanted]
+        rows = [[f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}", f"{p.disagreement:.1f}"] for p in points]
+        lines += ["The dynamic model (`elasticbert`) by entropy and by patience:", ""]
+        lines += [*table(["policy", "mean layers", "acc", "disagreement, %"], rows), ""]
+    return lines
+
+
+def small(runs: list[Trained]) -> list[str]:
+    """RTE, MRPC, STS-B."""
+    lines = ["## Small sets: RTE, MRPC, STS-B, all-MiniLM-L6-v2", ""]
+    for task in ("rte", "mrpc", "sts-b"):
+        some = group_of(runs, f"minilm-{task}-")
+        if not some:
+            lines += [f"{task}: not run yet.", ""]
+            continue
+        lines += [f"### {task}", "", setting(some), "", *exits_table(some), "", *seeds(runs, f"minilm-{task}-")]
+        if task == "sts-b":
+            lines += regression(some)
+    return lines
+
+
+def regression(some: list[Trained]) -> list[str]:
+    """Patience and learned exits, where entropy says nothing."""
+    rows = []
+    for one in some:
+        ways: list[Policy] = [Patience(p, t) for p in (1, 2, 3) for t in (0.1, 0.25, 0.5)]
+        if one.said[0].uncertainty is not None:
+            ways += [Learned(value) for value in (0.1, 0.2, 0.3, 0.4, 0.5)]
+        points = [one.at(policy) for policy in ways]
+        rows += [[one.recipe, f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}"] for p in points]
+    return ["Leaving early on a regression:", "", *table(["recipe", "policy", "mean layers", "corr"], rows), ""]
+
+
+def main() -> None:
+    """Write the page."""
+    runs = read()
+    missing = [run.name for run in RUNS if run.name not in {one.name for one in runs}]
+    lines = [
+        "# Results of training",
+        "",
+        INTRODUCTION,
+        "",
+        f"Not run yet: {', '.join(f'`{name}`' for name in missing)}." if missing else "Everything planned was run.",
+        "",
+    ]
+    lines += sst2(runs, "minilm-sst2-", "GLUE SST-2, all-MiniLM-L6-v2 (six layers), one epoch", "minilm-sst2")
+    lines += seeds(runs, "minilm-sst2-")
+    lines += sst2(
+        runs, "mpnet-sst2-", "GLUE SST-2, all-mpnet-base-v2 (twelve layers), 20,000 rows, two epochs", "mpnet-sst2"
+    )
+    lines += elue(runs)
+    lines += small(runs)
+    (DOCS / "results.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    print(f"{len(runs)} runs written, {len(missing)} missing.")
+
+
+if __name__ == "__main__":
+    main()
