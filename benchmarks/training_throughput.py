@@ -2,10 +2,10 @@
 
     python benchmarks/training_throughput.py [--model DIR] [--updates 30] [--rounds 4]
 
-The hand-written loop uses nothing of offramp: Hugging Face's encoder with its hidden states, linear heads on the mean,
-AdamW, clipping, a linear schedule; for romebert-sd-gr two backward passes and the projection. Each round times both on
-the same rows in the same order; the figure is the median over rounds of ours ÷ by hand. Without --model the encoder of
-the demo is fetched from the package index.
+The hand-written loop uses nothing of offramp but its batches: Hugging Face's encoder with its hidden states, linear
+heads on the mean, AdamW, clipping, a linear schedule; for romebert-sd-gr two backward passes and the projection. Each
+round times both on the same rows in the same order; the figure is the median over rounds of ours ÷ by hand. Without
+--model the encoder of the demo is fetched from the package index.
 """
 
 from __future__ import annotations
