@@ -194,16 +194,18 @@ def mistakes(tmp_path, glue):
         ([*task, "--learning-rate", "-1"], "learning-rate is -1.0; it is above 0"),
         ([*task, "--calibration-split", "1"], "The calibration split is 1.0"),
         ([*task, "--exits", "3,9"], "No layer 9"),
+        ([*task, "--schedule", "downhill"], "No schedule is called 'downhill'"),
+        ([*task, "--report-to", "pigeon"], "Nothing can be reported to 'pigeon' here"),
         ([*task, "--seeds", "1,1"], "seeds are [1, 1]; list whole numbers, each once"),
         ([*task, "--config", tmp_path / "none.yaml"], "Cannot read"),
     ]
 
 
-@pytest.mark.parametrize("number", range(31))
+@pytest.mark.parametrize("number", range(33))
 def test_a_mistake_is_one_line_and_leaves_nothing(number, encoder, glue, capsys, tmp_path):
     (tmp_path / "case").mkdir()
     cases = mistakes(tmp_path / "case", glue)
-    assert len(cases) == 31
+    assert len(cases) == 33
     arguments, wanted = cases[number]
     output = tmp_path / "out"
     fast = ["--cpu"]

@@ -25,6 +25,7 @@ from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
 from offramp.tasks import Task
 from offramp.training import card, folder, holdout
+from offramp.training.arguments import library_arguments, on_cpu
 from offramp.training.data import Data, read_data, reorder_labels
 from offramp.training.examples import Examples, Padder
 from offramp.training.progress import Progress
@@ -63,7 +64,7 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     """Run one training, from nothing or from its last checkpoint."""
     output = Path(settings.output)
     # without a GPU several processes meet only if told that they are on the CPU
-    processes = PartialState(cpu=_on_cpu(settings))
+    processes = PartialState(cpu=on_cpu(settings))
     folder.check(settings, resume, overwrite)
     if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
@@ -85,10 +86,6 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
         job.write(result, stages)
     PartialState().wait_for_everyone()
     return read_result(output)
-
-
-def _on_cpu(settings: Settings) -> bool:
-    return settings.cpu or not torch.accelerator.is_available()
 
 
 def read_result(output: Path) -> Result:
@@ -153,8 +150,8 @@ class Job:
         self.stages = recipe.stages(model.config, settings.task)
         self.epochs = self._epochs()
         self.weighing = self._weighing()
-        for stage in self.stages:
-            self._judge(stage)
+        for stage in self.stages:  # whatever is wrong with them is said now
+            self.arguments(self.output, stage, 1)
 
     def _max_length(self) -> int:
         most = self.model.config.family.max_length(self.model.config.backbone)
@@ -236,48 +233,7 @@ class Job:
 
     def arguments(self, place: Path, stage: Stage, epochs: float) -> TrainingArguments:
         """Our settings as the library's."""
-        settings, published = self.settings, self.recipe.published
-
-        def or_published(name: str) -> Any:
-            given = getattr(settings, name)
-            return getattr(published, name) if given is None else given
-
-        every = settings.eval_every or settings.save_every
-        strategy = "epoch" if every is None else "steps"
-        judge = self._judge(stage)
-        return TrainingArguments(
-            output_dir=str(place),
-            num_train_epochs=epochs,
-            max_steps=settings.max_steps,
-            per_device_train_batch_size=or_published("batch_size"),
-            per_device_eval_batch_size=settings.eval_batch_size,
-            gradient_accumulation_steps=settings.accumulation,
-            learning_rate=or_published("learning_rate"),
-            weight_decay=or_published("weight_decay"),
-            adam_epsilon=settings.adam_epsilon,
-            warmup_steps=or_published("warmup"),
-            lr_scheduler_type=settings.schedule,
-            max_grad_norm=settings.max_grad_norm,
-            seed=settings.seed,
-            eval_strategy=strategy,
-            eval_steps=every,
-            save_strategy=strategy,
-            save_steps=settings.save_every or every or 500,
-            save_total_limit=None if settings.keep_checkpoints else 2,
-            load_best_model_at_end=judge is not None,
-            metric_for_best_model=judge,
-            greater_is_better=True,
-            bf16=settings.bf16,
-            fp16=settings.fp16,
-            gradient_checkpointing=settings.gradient_checkpointing,
-            use_cpu=_on_cpu(settings),
-            report_to=settings.report_to.split(","),
-            run_name=f"{self.output.name} {stage.name}",
-            logging_steps=settings.log_every,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=not _on_cpu(settings),
-        )
+        return library_arguments(self.settings, self.recipe.published, place, epochs, self._judge(stage))
 
     def _judge(self, stage: Stage) -> str | None:
         """The score on dev that chooses the checkpoint, as the library calls it; none: the last one stays."""
