@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from offramp import AdaptiveModel
 from offramp.cli.main import main
 from tests.reviews import rows, write_glue, write_sts
 from tests.test_cli import fails
-from tests.tiny import save_encoder
+from tests.tiny import save_encoder, tokenizer
 
 FAST = ["--max-steps", "2", "--batch-size", "8", "--cpu", "--max-length", "16"]
 
@@ -141,6 +142,16 @@ def test_a_config_file_and_the_command_line_on_top(encoder, glue, capsys, tmp_pa
     assert (used["recipe"], used["max_steps"], used["batch_size"]) == ("joint", 2, 8)
 
 
+def test_numbers_in_files_may_be_written_in_any_way(tmp_path):
+    from offramp.training.settings import Settings, read_settings
+
+    (tmp_path / "run.yaml").write_text("learning_rate: 2e-5\nselect: 2\nreport_to: [tensorboard, wandb]\n")
+    (tmp_path / "run.json").write_text('{"adam_epsilon": 1e-06}')
+    one = Settings("backbone", "output", **read_settings(tmp_path / "run.yaml"))
+    assert (one.learning_rate, one.select, one.report_to) == (2e-5, "2", "tensorboard,wandb")
+    assert Settings("backbone", "output", **read_settings(tmp_path / "run.json")).adam_epsilon == 1e-6
+
+
 def test_the_recipes_are_listed_with_papers_and_options(capsys):
     assert main(["train", "--recipe", "list"]) == 0
     printed = capsys.readouterr().out
@@ -166,7 +177,7 @@ def mistakes(tmp_path, glue):
         (["--train-file", good, "--dev-file", strange], "strange.tsv, line 3: the label is '7', which is none of 0, 1"),
         (["--train-file", one, "--dev-file", one], "one.tsv has one class only (1)"),
         (["--train-file", empty, "--dev-file", empty], "empty.tsv is empty"),
-        (["--train-file", good], "needs --dev-file"),
+        (["--train-file", good], "Own data needs --dev-file too"),
         (["--train-file", tmp_path / "no.tsv", "--dev-file", good], "No file"),
         ([*files, "--text-column", "review"], "No column is called 'review'. Known: label, text"),
         ([*files, "--label-column", "verdict"], "No column is called 'verdict'. Known: label, text"),
@@ -194,6 +205,16 @@ def mistakes(tmp_path, glue):
         ([*task, "--learning-rate", "-1"], "learning-rate is -1.0; it is above 0"),
         ([*task, "--calibration-split", "1"], "The calibration split is 1.0"),
         ([*task, "--exits", "3,9"], "No layer 9"),
+        ([*task, "--early-stopping", "2", "--select", "none"], "early-stopping needs a score to watch"),
+        ([*task, "--label-smoothing", "2"], "label-smoothing is 2.0; it is from 0 to below 1"),
+        ([*task, "--class-weights", "2"], "class-weights are 2; say balanced, or a number per class"),
+        ([*task, "--seed", "-1"], "seed is -1; it is at least 0"),
+        ([*task, "--weight-decay", "-1"], "weight-decay is -1.0; it is at least 0"),
+        ([*task, "--metric", "acc"], "Task sst-2 knows its columns and its metric"),
+        ([*files, "--metric", "pearson"], "Metric pearson does not fit this single label classification of 2"),
+        ([*task, "--recipe", "romebert-sd", "--temperature", "0"], "temperature is 0.0; it is above 0"),
+        ([*task, "--recipe", "romebert-sd", "--reduction", "foo"], "reduction is 'foo'; say elements or rows"),
+        (["--task", "sts-b", "--data-dir", sts], "but sts-b has 10; is it another suite's?"),
         ([*task, "--schedule", "downhill"], "No schedule is called 'downhill'"),
         ([*task, "--report-to", "pigeon"], "Nothing can be reported to 'pigeon' here"),
         ([*task, "--seeds", "1,1"], "seeds are [1, 1]; list whole numbers, each once"),
@@ -201,11 +222,11 @@ def mistakes(tmp_path, glue):
     ]
 
 
-@pytest.mark.parametrize("number", range(33))
+@pytest.mark.parametrize("number", range(43))
 def test_a_mistake_is_one_line_and_leaves_nothing(number, encoder, glue, capsys, tmp_path):
     (tmp_path / "case").mkdir()
     cases = mistakes(tmp_path / "case", glue)
-    assert len(cases) == 33
+    assert len(cases) == 43
     arguments, wanted = cases[number]
     output = tmp_path / "out"
     fast = ["--cpu"]
@@ -219,6 +240,13 @@ def test_files_with_options_that_do_not_exist(encoder, capsys, tmp_path):
     assert "No option is called 'recipee'. Did you mean 'recipe'?" in fails(
         capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", tmp_path / "out"
     )
+    for line, wanted in (
+        ("max_steps: many", "max-steps is 'many', expected a whole number"),
+        ("accumulation: 1.5", "accumulation is 1.5, expected a whole number"),
+        ("bf16: 3", "bf16 is 3, expected true or false"),
+    ):
+        (tmp_path / "run.yaml").write_text(f"{line}\n")
+        assert wanted in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", tmp_path / "out")
     (tmp_path / "run.yaml").write_text("a: [\n")
     assert "neither YAML nor JSON" in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", "out")
 
@@ -238,8 +266,90 @@ def test_another_run_in_the_folder_is_left_alone(encoder, glue, capsys, tmp_path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     line = fails(capsys, "train", encoder, *task[:-1], tmp_path / "mine", *FAST, "--overwrite")
-    assert "holds other things than a run" in line
+    assert "holds other things than a run (thesis.txt)" in line
     assert (tmp_path / "mine" / "thesis.txt").is_file()
+    line = fails(capsys, "train", tmp_path / "out", *task, *FAST, "--overwrite")
+    assert "holds what the run reads" in line
+
+
+def test_an_overwritten_model_waits_until_the_new_one_is_there(encoder, glue, capsys, tmp_path):
+    task = ["--task", "sst-2", "--data-dir", glue, "-o", tmp_path / "out"]
+    trains(capsys, encoder, *task)
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    bad = ["--learning-rate", "3e38", "--select", "none", "--max-steps", "5", "--cpu", "--overwrite"]
+    assert main([str(one) for one in ("train", encoder, *task, *bad)]) == 2
+    assert "came apart" in capsys.readouterr().err
+    assert (tmp_path / "out.before" / "model.safetensors").read_bytes() == before
+    trains(capsys, encoder, *task, "--overwrite", "--recipe", "pabee")
+    assert not (tmp_path / "out.before").exists()
+
+
+def test_a_model_that_is_trained_on_keeps_its_shape_and_its_labels(encoder, glue, capsys, tmp_path):
+    task = ["--task", "sst-2", "--data-dir", glue]
+    lines = ["text\tlabel", *(f"{text}\t{['no', 'yes'][label]}" for text, label in rows(40))]
+    file = own(tmp_path, "a.tsv", lines)
+    trains(capsys, encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "own")
+    out = ["-o", tmp_path / "two", *FAST]
+    line = fails(capsys, "train", tmp_path / "own", *task, *out)
+    assert "answers with no, yes (single label classification), the data hold 0, 1" in line
+    trains(capsys, encoder, *task, "-o", tmp_path / "one")
+    assert "has its exits already; leave --num-layers out" in fails(
+        capsys, "train", tmp_path / "one", *task, *out, "--recipe", "static", "--num-layers", "2"
+    )
+    assert "learning-to-exit module, which this model does not have" in fails(
+        capsys, "train", tmp_path / "one", *task, *out, "--recipe", "berxit-lte"
+    )
+
+
+def test_converted_models_train_on_faithful_ones_too(glue, capsys, tmp_path):
+    """A golden DeeBERT checkpoint has nameless labels and, faithful, a ramp that answers."""
+    golden = Path(__file__).parent / "golden" / "deebert-bert-2" / "checkpoint"
+    for name, more in (("plain", []), ("faithful", ["--faithful"])):
+        model = tmp_path / name
+        assert main(["convert", str(golden), "--output", str(model), *more]) == 0
+        tokenizer().save_pretrained(model)
+        trains(capsys, model, "--task", "sst-2", "--data-dir", glue, "-o", tmp_path / f"{name}-trained")
+        assert AdaptiveModel.from_pretrained(tmp_path / f"{name}-trained").config.labels == ("0", "1")
+
+
+def test_short_rows_and_rows_without_a_label_are_skipped_and_told(encoder, capsys, tmp_path):
+    lines = [
+        "text\tlabel",
+        *(f"{text}\t{label}" for text, label in rows(40)),
+        "too short",
+        "no label\t",
+        "1 again\t1.0",
+    ]
+    file = own(tmp_path, "a.tsv", lines)
+    called = ["train", encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "out", *FAST]
+    assert main([str(one) for one in called]) == 0
+    told = capsys.readouterr().err
+    assert "1 rows with too few columns were skipped, the first in line 42" in told
+    assert "1 rows without a label were skipped, the first at" in told
+    assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("0", "1")
+
+
+def test_json_lines_with_nonsense_are_named(encoder, capsys, tmp_path):
+    good = [json.dumps({"text": text, "label": label}) for text, label in rows(20)]
+    for line, wanted in (
+        ('{"text": "a", "label": NaN}', "line 21: the label is nan"),
+        ('{"text": "a \\ud83d", "label": 1}', "line 21: character 3 of the text is half of a pair"),
+    ):
+        train, dev = own(tmp_path, "good.jsonl", good), own(tmp_path, "bad.jsonl", [*good, line])
+        files = ["--train-file", train, "--dev-file", dev]
+        assert wanted in fails(capsys, "train", encoder, *files, "-o", tmp_path / "out", *FAST)
+
+
+def test_several_seeds_leave_other_runs_alone(encoder, glue, capsys, tmp_path):
+    task = ["--task", "sst-2", "--data-dir", glue]
+    trains(capsys, encoder, *task, "-o", tmp_path / "out")
+    line = fails(capsys, "train", encoder, *task, *FAST, "--seeds", "1,2", "-o", tmp_path / "out")
+    assert "holds another run; name another folder" in line
+    printed = trains(capsys, encoder, *task, "--seeds", "3", "-o", tmp_path / "several")
+    assert "seed 3" in printed
+    line = fails(capsys, "train", encoder, *task, *FAST, "--seeds", "5,3", "-o", tmp_path / "several")
+    assert "seed-3 holds another run" in line
+    assert not (tmp_path / "several" / "seed-5").exists()
 
 
 def test_a_full_disk_while_saving_leaves_the_last_good_checkpoint(encoder, glue, tmp_path):

@@ -151,6 +151,12 @@ def _job(wanted, faithful):
     return Job(wanted, recipe, build(wanted, recipe, data.task), data)
 
 
+def test_on_the_first_token_the_heads_are_the_published_ones(encoders, glue, tmp_path):
+    for recipe, head in (("deebert", "pooler"), ("pabee", "shared")):
+        job = _job(settings(encoders["bert"], glue, tmp_path / "out", recipe=recipe, pooling="first"), False)
+        assert {(spec.head, spec.pooling) for spec in job.model.config.exit_specs} == {(head, "first")}
+
+
 def test_poolers_start_as_the_pre_trained_one(encoders):
     model = AdaptiveModel.from_backbone(encoders["bert"], pooling="first", num_labels=2)
     pooler = load_file(encoders["bert"] / "model.safetensors")["pooler.dense.weight"]
@@ -299,12 +305,18 @@ def test_heads_may_learn_at_their_own_rate(encoders, glue, tmp_path):
 
 
 def test_tensorboard_gets_the_angle(encoders, glue, tmp_path):
-    options = {"recipe": "romebert-sd-gr", "report_to": "tensorboard", "keep_checkpoints": True, "epochs": 10}
+    options = {"recipe": "romebert-sd-gr", "report_to": "tensorboard", "epochs": 2, "log_every": 2}
     result = train(settings(encoders["bert"], glue, tmp_path / "out", **options))
     told = json.loads((result.folder / "scores.json").read_text())["stages"][0]["history"]
     angles = [entry["gr_angle"] for entry in told if "gr_angle" in entry]
     assert angles and all(0 <= angle <= 180 for angle in angles)
-    assert list(result.folder.rglob("events.out.tfevents*"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = (result.folder / "logs").rglob("events.out.tfevents*")
+    board = EventAccumulator(str(file))
+    board.Reload()
+    written = [event.value for event in board.Scalars("train/gr_angle")]
+    assert written == pytest.approx(angles, abs=1e-3)
 
 
 # -- killed, resumed, in several processes -----------------------------------------------------------
@@ -317,10 +329,18 @@ def command(wanted: Settings, file: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "offramp", "train", "--config", str(file), *more]
 
 
-@pytest.mark.parametrize(("recipe", "steps"), [("romebert-sd-gr", 9), ("deebert", 9), ("berxit-alternating", 7)])
-def test_killed_and_resumed_is_the_same_as_never_stopped(recipe, steps, encoders, glue, tmp_path):
-    """Kill −9 right behind a checkpoint in the middle (of deebert's second stage too), then resume."""
-    options = {"recipe": recipe, "epochs": 4, "save_every": 3, "eval_every": 3, "select": "none", "accumulation": 2}
+@pytest.mark.parametrize(
+    ("recipe", "steps", "more"),
+    [
+        ("romebert-sd-gr", 8, {"accumulation": 2}),
+        ("deebert", 8, {"accumulation": 2}),
+        ("berxit-alternating", 7, {"accumulation": 2}),
+        ("joint", 8, {"epochs": 20, "select": "mean", "early_stopping": 3}),
+    ],
+)
+def test_killed_and_resumed_is_the_same_as_never_stopped(recipe, steps, more, encoders, glue, tmp_path):
+    """Kill −9 behind a checkpoint in the middle of an epoch (of deebert's second stage too), then resume."""
+    options = {"recipe": recipe, "epochs": 4, "save_every": 2, "eval_every": 2, "select": "none"} | more
     whole = settings(encoders["bert"], glue, tmp_path / "whole", **options)
     subprocess.run(command(whole, tmp_path / "whole.yaml"), capture_output=True, check=True)
     torn = settings(encoders["bert"], glue, tmp_path / "torn", **options)
@@ -419,7 +439,12 @@ def save_encoder_without_dropout(folder):
     return folder
 
 
-def test_gradient_checkpointing_changes_nothing(encoders, glue, tmp_path):
+def test_gradient_checkpointing_runs_layers_twice_and_changes_nothing(encoders, glue, tmp_path):
+    calls = []
+    job = _job(settings(encoders["bert"], glue, tmp_path / "zero", gradient_checkpointing=True, max_steps=1), False)
+    job.model.backbone.encoder.layer[0].attention.register_forward_hook(lambda *_: calls.append(1))
+    job.trainer(tmp_path / "here", job.stages[0], 1).train()
+    assert len(calls) >= 2
     one = train(settings(encoders["bert"], glue, tmp_path / "one"))
     two = train(settings(encoders["bert"], glue, tmp_path / "two", gradient_checkpointing=True))
     assert all(

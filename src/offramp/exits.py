@@ -90,9 +90,13 @@ class Exits(nn.ModuleDict):
 
     def at(self, point: ExitPoint) -> Head:
         """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
-        head, last = self.head(point.layer), self.points[-1]
-        is_ramp = point.layer == last.layer and point.number < last.number
-        return head.ramp if is_ramp and head.ramp is not None else head
+        head = self.head(point.layer)
+        return head.ramp if self.is_ramp(point) and head.ramp is not None else head
+
+    def is_ramp(self, point: ExitPoint) -> bool:
+        """Whether an exit is a faithful model's ramp, before the last exit on the same layer."""
+        last = self.points[-1]
+        return point.layer == last.layer and point.number < last.number
 
     def head(self, layer: int) -> Head:
         """The head on a layer."""

@@ -57,3 +57,5 @@ def check(recipe: Recipe, config: AdaptiveConfig) -> None:
         )
     if len(config.exit_specs) == 1 and not recipe.only_last:
         raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add --exits.")
+    if recipe.lte and not config.lte:
+        raise BadValue(f"Recipe {recipe.name} trains the learning-to-exit module, which this model does not have.")

@@ -32,7 +32,7 @@ class Pabee(Recipe):
     name: ClassVar[str] = "pabee"
     paper: ClassVar[str] = "PABEE, NeurIPS 2020, arXiv:2006.04152"
     about: ClassVar[str] = "joint, each exit's loss weighted by its number"
-    published: ClassVar[Published] = Published(5, 32)
+    published: ClassVar[Published] = Published(5, 32, head="shared")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from offramp.errors import BadValue
 from offramp.exits import exit_loss
 from offramp.stepper import Problem
 
 __all__ = [
     "Outcome",
     "by_depth",
+    "check_distillation",
     "distillation",
     "early_exits",
     "joint",
@@ -26,6 +28,16 @@ __all__ = [
     "soft_labels",
     "summed_soft_labels",
 ]
+
+
+def check_distillation(gamma: float, temperature: float, reduction: str) -> None:
+    """Refuse what cannot be meant."""
+    if not 0 <= gamma <= 1:
+        raise BadValue(f"gamma is {gamma}; it is a share from 0 to 1.")
+    if not temperature > 0:
+        raise BadValue(f"temperature is {temperature}; it is above 0.")
+    if reduction not in ("elements", "rows"):
+        raise BadValue(f"reduction is {reduction!r}; say elements or rows.")
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class Published:
     weight_decay: float = 0.0
     warmup: float = 0.0  # steps; below 1 a share of all steps
     max_length: int = 128
+    head: str = "pooler"  # on the first token
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
-from offramp.recipes.losses import Outcome, distillation, last_exit
+from offramp.recipes.losses import Outcome, check_distillation, distillation, last_exit
 from offramp.recipes.recipe import Recipe, Stage
 
 __all__ = ["RomeBert", "RomeBertProjected"]
@@ -28,6 +28,9 @@ class RomeBert(Recipe):
     gamma: float = field(default=0.9, metadata={"help": "the share of distillation in an exit's loss"})
     temperature: float = field(default=3.0, metadata={"help": "softens teacher and exits alike"})
     reduction: str = field(default="elements", metadata={"help": "KL averaged over rows × classes, or over rows"})
+
+    def __post_init__(self) -> None:
+        check_distillation(self.gamma, self.temperature, self.reduction)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
@@ -55,6 +58,7 @@ class RomeBertProjected(RomeBert):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.reference not in ("auto", "final", "early"):
             raise BadValue(f"reference is {self.reference!r}; say auto, final or early.")
 

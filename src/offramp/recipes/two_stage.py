@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import distillation, early_exits, last_exit
+from offramp.recipes.losses import check_distillation, distillation, early_exits, last_exit
 from offramp.recipes.recipe import Loss, Published, Recipe, Stage
 
 __all__ = ["DeeBert", "DeeBertSelfDistilled"]
@@ -52,6 +52,9 @@ class DeeBertSelfDistilled(DeeBert):
     gamma: float = field(default=0.9, metadata={"help": "the share of distillation in an exit's loss"})
     temperature: float = field(default=3.0, metadata={"help": "softens teacher and exits alike"})
     reduction: str = field(default="elements", metadata={"help": "KL averaged over rows × classes, or over rows"})
+
+    def __post_init__(self) -> None:
+        check_distillation(self.gamma, self.temperature, self.reduction)
 
     def _second(self) -> Loss:
         return lambda outcome, step: distillation(outcome, self.gamma, self.temperature, self.reduction)

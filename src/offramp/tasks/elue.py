@@ -13,7 +13,7 @@ def _single(name: str, folder: str) -> Task:
 
 
 def _pair(name: str, folder: str, metrics: tuple[str, ...], labels: tuple[str, ...] | None) -> Task:
-    layout = {"train": Layout("train.tsv", 0, 1, -1), "dev": Layout("dev.tsv", 0, 1, -1)}
+    layout = {split: Layout(f"{split}.tsv", 0, 1, -1, columns=3) for split in ("train", "dev")}
     return Task(f"elue-{name}", metrics, labels, folder, layout | {"test": Layout("test.tsv", 1, 2)})
 
 

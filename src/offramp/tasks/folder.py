@@ -60,6 +60,10 @@ def _rows(task: Task, layout: Layout, file: Path) -> Rows:
     unlabelled: list[int] = []
     rows = read_rows(Source(str(file), "tsv"))
     header = next(rows, (0, [""]))[1] if layout.has_header else []
+    if layout.columns not in (None, len(header)):
+        raise BadInput(
+            f"{file} has the columns {', '.join(header)}, but {task.name} has {layout.columns}; is it another suite's?"
+        )
     last = max(layout.text, layout.pair or 0, layout.label or 0)
     for line, cells in rows:
         if cells == [""]:

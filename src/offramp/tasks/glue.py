@@ -69,8 +69,8 @@ STS_B = Task(
     None,
     "STS-B",
     {
-        "train": Layout("train.tsv", 7, 8, -1),
-        "dev": Layout("dev.tsv", 7, 8, -1),
+        "train": Layout("train.tsv", 7, 8, -1, columns=10),
+        "dev": Layout("dev.tsv", 7, 8, -1, columns=10),
         "test": Layout("test.tsv", 7, 8),
     },
     Hub(HUB, "stsb", *SENTENCES),

@@ -11,6 +11,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from offramp.registry import Registry
+from offramp.stepper import Problem
 
 __all__ = ["METRICS", "Metric", "score"]
 
@@ -23,6 +24,12 @@ class Metric:
 
     name: str
     compute: Callable[[Answers, Answers], float]
+    problems: tuple[Problem, ...] = (Problem.SINGLE_LABEL, Problem.MULTI_LABEL)
+    classes: int | None = None  # where it is for so many alone
+
+    def fits(self, problem: Problem, labels: int) -> bool:
+        """Whether it makes sense for a task."""
+        return problem in self.problems and self.classes in (None, labels)
 
 
 def _pearson(predictions: Answers, labels: Answers) -> float:
@@ -47,18 +54,20 @@ def _accuracy(predictions: Answers, labels: Answers) -> float:
     return float(accuracy_score(labels, predictions))
 
 
+SINGLE, VALUES = (Problem.SINGLE_LABEL,), (Problem.REGRESSION,)
+
 METRICS: Registry[Metric] = Registry(
     "metric",
     [
         Metric("acc", _accuracy),
-        Metric("f1", _f1),
-        Metric("acc_and_f1", lambda p, y: (_accuracy(p, y) + _f1(p, y)) / 2),
+        Metric("f1", _f1, SINGLE, 2),
+        Metric("acc_and_f1", lambda p, y: (_accuracy(p, y) + _f1(p, y)) / 2, SINGLE, 2),
         Metric("f1_macro", lambda p, y: float(f1_score(y, p, average="macro", zero_division=0.0))),
         Metric("f1_micro", lambda p, y: float(f1_score(y, p, average="micro", zero_division=0.0))),
-        Metric("mcc", lambda p, y: float(matthews_corrcoef(y, p))),
-        Metric("pearson", _pearson),
-        Metric("spearmanr", _spearman),
-        Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2),
+        Metric("mcc", lambda p, y: float(matthews_corrcoef(y, p)), SINGLE),
+        Metric("pearson", _pearson, VALUES),
+        Metric("spearmanr", _spearman, VALUES),
+        Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2, VALUES),
     ],
 )
 

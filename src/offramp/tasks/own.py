@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.errors import BadInput, BadValue
 from offramp.stepper import Problem
 from offramp.tasks.folder import parse_label, unknown_label
 from offramp.tasks.metrics import METRICS
@@ -30,31 +30,44 @@ def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> T
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     problem = _problem(table, wanted)
     main = metric or METRIC[problem]
-    if main not in METRICS:
-        raise UnknownName("metric", main, METRICS)
     metrics = (main, *(name for name in BESIDES[problem] if name != main))
     if problem is Problem.REGRESSION:
-        return Task("own", metrics, None)
+        return _checked(Task("own", metrics, None))
     several = problem is Problem.MULTI_LABEL
     found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
     labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
-    if "" in labels:
-        row = next(i for i, one in enumerate(table.labels) if _written(one) == "")
-        raise BadInput(f"{table.at(row)}: the label is empty.")
     if len(labels) < 2 and problem is Problem.SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
-    return Task("own", metrics, labels, multi_label=several)
+    return _checked(Task("own", metrics, labels, multi_label=several))
+
+
+def _checked(task: Task) -> Task:
+    main = METRICS[task.metrics[0]]
+    if not main.fits(task.problem, task.num_labels):
+        fits = [name for name, metric in METRICS.items() if metric.fits(task.problem, task.num_labels)]
+        kind = task.problem.value.replace("_", " ")
+        raise BadValue(f"Metric {main.name} does not fit this {kind} of {task.num_labels}; {', '.join(fits)} do.")
+    return task
 
 
 def rows_of(table: Table, task: Task) -> Rows:
     """A table's rows with labels as numbers; a label outside the set is named and ends the reading."""
-    numbers: list[Any] = []
+    texts, numbers, unlabelled = [], [], []
     for row, label in enumerate(table.labels):
+        if not task.multi_label and _written(label) == "":
+            unlabelled.append(row)
+            continue
         number = _number(label, task, table.label_names is not None)
         if number is None:
             raise BadInput(f"{table.at(row)}: {unknown_label(label, task.labels)}")
+        texts.append(table.texts[row])
         numbers.append(number)
-    return Rows(table.texts, numbers)
+    if not texts:
+        raise BadInput(f"{table.name} has no row with a label.")
+    told = list(table.skipped)
+    if unlabelled:
+        told.append(f"{len(unlabelled)} rows without a label were skipped, the first at {table.at(unlabelled[0])}.")
+    return Rows(texts, numbers, tuple(told))
 
 
 def _problem(table: Table, wanted: str) -> Problem:
@@ -65,7 +78,7 @@ def _problem(table: Table, wanted: str) -> Problem:
         return Problem.MULTI_LABEL
     if table.label_names is not None:
         return Problem.SINGLE_LABEL
-    values = [parse_label(_written(label), None) for label in table.labels]
+    values = [parse_label(written, None) for label in table.labels if (written := _written(label))]
     fractions = any(value is not None and value != int(value) for value in values)
     return Problem.REGRESSION if fractions and None not in values else Problem.SINGLE_LABEL
 
@@ -88,11 +101,12 @@ def _place(label: Any, labels: Sequence[str], named: bool) -> int | None:
 
 
 def _spellings(name: str, found: Iterable[Any]) -> list[str]:
-    """The labels, each once; of spellings that differ in case alone the most frequent one."""
-    counts = Counter(_written(one) for one in found)
+    """The labels, each once; of spellings of one (Yes and yes, 1 and 1.0) the most frequent."""
+    counts = Counter(written for one in found if (written := _written(one)))
     chosen: dict[str, str] = {}
     for label, _ in counts.most_common():
-        first = chosen.setdefault(label.casefold(), label)
+        value = parse_label(label, None)
+        first = chosen.setdefault(label.casefold() if value is None else str(value), label)
         if first != label:
             logger.warning("%s: label %r is taken for %r.", name, label, first)
     return list(chosen.values())
@@ -110,7 +124,7 @@ def _several(label: Any) -> list[Any]:
 
 
 def _written(label: Any) -> str:
-    if isinstance(label, float) and label == int(label):
+    if isinstance(label, float) and label.is_integer():
         return str(int(label))
     return "" if label is None else str(label).strip()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Table:
     labels: list[Any]
     lines: list[int]
     label_names: tuple[str, ...] | None = None  # a Hugging Face data set's own
+    skipped: tuple[str, ...] = ()  # rows with too few columns
 
     def at(self, row: int) -> str:
         """Where a row stands."""
@@ -47,8 +48,12 @@ def read_table(file: Path, columns: Columns) -> Table:
     kind = format_of(str(file))
     if kind == "text":
         raise BadInput(f"{file}: expected a .tsv, .csv, .jsonl or .parquet file, told by its ending.")
-    rows = _json(file) if kind == "jsonl" else _cells(file, kind)
-    return _collect(str(file), rows, columns)
+    short: list[int] = []
+    table = _collect(str(file), _json(file) if kind == "jsonl" else _cells(file, kind, short), columns)
+    if not short:
+        return table
+    told = f"{file}: {len(short)} rows with too few columns were skipped, the first in line {short[0]}."
+    return replace(table, skipped=(told,))
 
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
@@ -56,14 +61,16 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Tab
     return _from_dataset(_load(path, config, None, split), f"{path}, split {split}", columns)
 
 
-def _cells(file: Path, kind: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _cells(file: Path, kind: str, short: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows by column; the lines of those with too few columns are noted."""
     rows = read_rows(Source(str(file), kind))
     header = next(rows, (0, [""]))[1]
     for line, cells in rows:
         if cells == [""]:
             continue
         if len(cells) < len(header):
-            raise BadInput(f"{file}, line {line}: {len(cells)} columns, expected {len(header)} ({', '.join(header)}).")
+            short.append(line)
+            continue
         yield line, dict(zip(header, cells, strict=False))
 
 
@@ -106,6 +113,14 @@ def _text(name: str, line: int, row: Mapping[str, Any], column: str) -> str:
     text = row[column]
     if not isinstance(text, str):
         raise BadInput(f"{name}, line {line}: column {column!r} holds {text!r:.40}, expected a text.")
+    return _whole(name, line, text)
+
+
+def _whole(name: str, line: int, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as err:
+        raise BadInput(f"{name}, line {line}: character {err.start + 1} of the text is half of a pair.") from err
     return text
 
 

@@ -21,6 +21,7 @@ class Layout:
     pair: int | None = None
     label: int | None = None
     has_header: bool = True
+    columns: int | None = None  # of the header, where another suite's file has the same name
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ def library_arguments(
         given = getattr(settings, name)
         return getattr(published, name) if given is None else given
 
+    if settings.early_stopping is not None and judge is None:
+        raise BadValue("early-stopping needs a score to watch; leave --select none out.")
     every = settings.eval_every or settings.save_every
     strategy = "epoch" if every is None else "steps"
     try:
@@ -61,6 +63,8 @@ def library_arguments(
             dataloader_pin_memory=not on_cpu(settings),
             report_to=_reports(settings.report_to),
             logging_steps=settings.log_every,
+            logging_nan_inf_filter=False,
+            restore_callback_states_from_checkpoint=True,  # early stopping goes on counting
             disable_tqdm=True,
             remove_unused_columns=False,
         )

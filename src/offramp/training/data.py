@@ -14,7 +14,7 @@ from offramp.errors import BadInput, BadValue
 from offramp.tasks import TASKS, Rows, Task
 from offramp.tasks.folder import read_split
 from offramp.tasks.own import discover, rows_of
-from offramp.tasks.table import Columns, read_hub, read_table
+from offramp.tasks.table import Columns, Table, read_hub, read_table
 from offramp.training.holdout import hold_out
 from offramp.training.settings import Settings
 
@@ -68,6 +68,11 @@ def reorder_labels(data: Data, labels: Sequence[str]) -> Data:
 
 def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
     task = TASKS[str(settings.task)]
+    for name in ("text_column", "pair_column", "label_column", "metric"):
+        if getattr(settings, name) is not None:
+            raise BadValue(f"Task {task.name} knows its columns and its metric; leave --{name.replace('_', '-')} out.")
+    if settings.problem != "auto":
+        raise BadValue(f"Task {task.name} knows its kind of answer; leave --problem out.")
     if "train" not in task.splits:
         raise BadValue(f"Task {task.name} has no training rows: train on another one (ax goes with mnli).")
     folder = Path(settings.data_dir) if settings.data_dir else None
@@ -109,18 +114,22 @@ def _same(names: Sequence[str] | None, labels: Sequence[str] | None) -> bool:
 
 
 def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
-    columns = Columns(settings.text_column, settings.pair_column, settings.label_column)
-    if settings.train_file is not None:
-        if settings.dev_file is None:
-            raise BadInput("Own data needs --dev-file beside --train-file: the exits are scored on it.")
-        train, dev = read_table(Path(settings.train_file), columns), read_table(Path(settings.dev_file), columns)
-    elif settings.dataset is not None:
-        train = read_hub(settings.dataset, settings.dataset_config, "train", columns)
-        dev = read_hub(settings.dataset, settings.dataset_config, "validation", columns)
-    else:
-        raise BadInput("Nothing to learn from: give --task, --train-file with --dev-file, or --dataset.")
+    train = _own_split(settings, settings.train_file, "train")
+    dev = _own_split(settings, settings.dev_file, "validation")
     task = discover(train, settings.problem, settings.metric)
     return task, rows_of(train, task), {"dev": rows_of(dev, task)}
+
+
+def _own_split(settings: Settings, file: str | None, split: str) -> Table:
+    columns = Columns(settings.text_column, settings.pair_column, settings.label_column)
+    if file is not None:
+        return read_table(Path(file), columns)
+    if settings.dataset is not None:
+        return read_hub(settings.dataset, settings.dataset_config, split, columns)
+    if settings.train_file is None and settings.dev_file is None:
+        raise BadInput("Nothing to learn from: give --task, --train-file with --dev-file, or --dataset.")
+    missing = "--train-file" if split == "train" else "--dev-file"
+    raise BadInput(f"Own data needs {missing} too: exits are trained on one file and scored on the other.")
 
 
 def _path(file: str | None) -> Path | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -12,44 +14,68 @@ from offramp.writing import writing
 
 __all__ = ["CHECKPOINTS", "check", "finish", "is_finished", "last_checkpoint", "prepare"]
 
-CHECKPOINTS = "checkpoints"
+logger = logging.getLogger("offramp")
+
+CHECKPOINTS, LOGS, PROCESSES = "checkpoints", "logs", "processes"
+OURS = re.compile(  # what runs, models and tokenizers leave in a folder
+    r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
+    r"training\.yaml|.*\.safetensors|model\.safetensors\.index\.json|tokenizer.*|vocab\.txt|merges\.txt|.*\.model|"
+    r"checkpoints|logs|onnx|openvino|\.new|seed-\d+"
+)
 ANY_RUN = ("output",)  # what may differ between a run and its continuation
 
 
-def check(settings: Settings, resume: bool, overwrite: bool) -> None:
+def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1) -> None:
     """Refuse a folder that holds something else; nothing is written yet."""
     folder = Path(settings.output)
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; name a folder.")
     if not folder.absolute().parent.is_dir():
         raise CannotWrite(f"Cannot write {folder}: there is no folder {folder.absolute().parent}.")
+    for name in (settings.backbone, settings.data_dir, settings.dataset, settings.train_file, settings.dev_file):
+        if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(folder.resolve()):
+            raise CannotWrite(f"{folder} holds what the run reads ({name}); name another folder.")
     if not _holds_something(folder):
         return
     if resume:
-        _check_same(settings, folder)
+        _check_same(settings, folder, processes)
     elif not overwrite:
         raise CannotWrite(f"{folder} holds another run; give --resume to go on with it, or --overwrite to replace it.")
-    elif not (folder / "config.json").is_file() and not (folder / FILE).is_file():
-        raise CannotWrite(f"{folder} holds other things than a run; it is not overwritten. Name another folder.")
+    elif strange := sorted(path.name for path in folder.iterdir() if not OURS.fullmatch(path.name)):
+        raise CannotWrite(
+            f"{folder} holds other things than a run ({strange[0]}); it is not overwritten. Name another folder."
+        )
 
 
-def prepare(settings: Settings, resume: bool) -> None:
-    """Make the folder, empty but for the settings; one that is resumed stays as it is."""
+def prepare(settings: Settings, resume: bool, processes: int = 1) -> None:
+    """Make the folder, empty but for the settings; one that is resumed stays as it is.
+
+    A model that is to be replaced waits beside the folder until the new one is there.
+    """
     folder = Path(settings.output)
     if _holds_something(folder) and resume:
         return
     with writing(folder):
-        if folder.exists():
+        if is_finished(folder):
+            shutil.rmtree(_old(folder), ignore_errors=True)
+            folder.replace(_old(folder))
+            logger.warning("The old model is in %s until the new one is there.", _old(folder))
+        elif folder.exists():
             shutil.rmtree(folder)
-        folder.mkdir()
+        (folder / CHECKPOINTS).mkdir(parents=True)
+        (folder / CHECKPOINTS / PROCESSES).write_text(str(processes))
         write_settings(settings, folder)
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.before")
 
 
 def _holds_something(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _check_same(settings: Settings, folder: Path) -> None:
+def _check_same(settings: Settings, folder: Path, processes: int) -> None:
     if not (folder / FILE).is_file():
         raise CannotWrite(f"{folder} holds no run to go on with (no {FILE}); name another folder.")
     before = settings.changed(**read_settings(folder / FILE))
@@ -61,6 +87,12 @@ def _check_same(settings: Settings, folder: Path) -> None:
                 f"{folder} was begun with {option} {old}, not {new}; resume with the options in its {FILE}, "
                 "or give --overwrite."
             )
+
+    file = folder / CHECKPOINTS / PROCESSES
+    if file.is_file() and int(file.read_text()) != processes:
+        raise CannotWrite(
+            f"{folder} was begun with {file.read_text()} processes, not {processes}; resume with as many."
+        )
 
 
 def is_finished(folder: Path) -> bool:
@@ -85,5 +117,9 @@ def finish(new: Path, folder: Path, keep_checkpoints: bool) -> None:
         for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(folder / path.name)
         new.rmdir()
+        for logs in (folder / CHECKPOINTS).glob("*/runs"):  # TensorBoard's
+            (folder / LOGS).mkdir(exist_ok=True)
+            logs.replace(folder / LOGS / logs.parent.name)
     if not keep_checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(_old(folder), ignore_errors=True)

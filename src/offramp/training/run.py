@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import time
 from dataclasses import dataclass, fields
@@ -32,6 +33,7 @@ from offramp.training.progress import Progress
 from offramp.training.scores import per_exit, scores_of
 from offramp.training.settings import Settings
 from offramp.training.trainer import ExitTrainer, Weighing
+from offramp.writing import writing
 
 __all__ = ["Result", "train"]
 
@@ -65,7 +67,7 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     output = Path(settings.output)
     # without a GPU several processes meet only if told that they are on the CPU
     processes = PartialState(cpu=on_cpu(settings))
-    folder.check(settings, resume, overwrite)
+    folder.check(settings, resume, overwrite, processes.num_processes)
     if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
         return read_result(output)
@@ -78,7 +80,7 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     job = Job(settings, recipe, model, data)
     processes.wait_for_everyone()
     if processes.is_main_process:
-        folder.prepare(settings, resume)
+        folder.prepare(settings, resume, processes.num_processes)
     processes.wait_for_everyone()
     stages = [job.run(number, stage) for number, stage in enumerate(job.stages, 1)]
     result = job.evaluate()
@@ -99,13 +101,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     with loading(settings.backbone):
         config = AutoConfig.from_pretrained(settings.backbone)
     if config.model_type == "offramp":
-        model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
-        if model.config.problem is not task.problem or model.config.num_labels != task.num_labels:
-            raise BadValue(
-                f"{settings.backbone} answers with {', '.join(model.config.labels)} "
-                f"({model.config.problem.value.replace('_', ' ')}), which is not what the data hold."
-            )
-        return model
+        return _again(settings, task)
     exits = settings.exits
     if recipe.only_last:
         if exits != "all":
@@ -114,7 +110,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     return AdaptiveModel.from_backbone(
         settings.backbone,
         exits=exits,
-        heads=settings.heads,
+        heads=_heads(settings, recipe),
         pooling=settings.pooling,
         num_layers=settings.num_layers,
         labels=_labels(config, task),
@@ -122,6 +118,39 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         problem_type=task.problem.value,
         lte=recipe.lte,
     )
+
+
+def _heads(settings: Settings, recipe: Recipe) -> str:
+    """On the first token the heads that the recipe's authors had, unless others are asked for."""
+    published = settings.heads == "auto" and settings.pooling == "first"
+    return recipe.published.head if published else settings.heads
+
+
+def _again(settings: Settings, task: Task) -> AdaptiveModel:
+    """An offramp model goes on with the exits and, where it has names of its own, the labels that it has."""
+    for name, default in (("exits", "all"), ("heads", "auto"), ("pooling", "auto"), ("num_layers", None)):
+        if getattr(settings, name) != default:
+            raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
+    model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
+    config = model.config
+    wanted = task.labels or ()
+    known = {label.casefold(): label for label in wanted}
+    if config.problem is not task.problem or config.num_labels != task.num_labels:
+        fits = False
+    elif not wanted or sorted(map(str.casefold, config.labels)) == sorted(known):
+        fits = True
+        names = [known.get(label.casefold(), label) for label in config.labels]
+    else:
+        fits = all(re.fullmatch(r"LABEL_\d+", label) for label in config.labels)  # nobody named them
+        names = list(wanted)
+    if not fits:
+        raise BadValue(
+            f"{settings.backbone} answers with {', '.join(config.labels)} ({config.problem.value.replace('_', ' ')}), "
+            f"the data hold {', '.join(wanted) or 'numbers'}."
+        )
+    config.id2label = dict(enumerate(names))
+    config.label2id = {label: place for place, label in enumerate(names)}
+    return model
 
 
 def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
@@ -171,7 +200,7 @@ class Job:
             self.model.load_state_dict(AdaptiveModel.from_pretrained(done).state_dict())
             told: dict[str, Any] = json.loads((done / SCORES).read_text("utf-8"))
             return told
-        if epochs == 0 and self.settings.max_steps < 0:
+        if epochs == 0:
             return {"stage": stage.name, "skipped": True}
         trainer = self.trainer(place, stage, epochs)
         checkpoint = folder.last_checkpoint(place)
@@ -180,6 +209,7 @@ class Job:
         began = time.time()
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         self._release()
+        self._check_finite(stage)
         told = {
             "stage": stage.name,
             "epochs": epochs,
@@ -191,11 +221,18 @@ class Job:
         if trainer.is_world_process_zero():
             part = place / "done.part"
             shutil.rmtree(part, ignore_errors=True)
-            self.model.save_pretrained(part)
-            (part / SCORES).write_text(json.dumps(told))
-            part.replace(done)
+            with writing(done):
+                self.model.save_pretrained(part)
+                (part / SCORES).write_text(json.dumps(told))
+                part.replace(done)
         PartialState().wait_for_everyone()
         return told
+
+    def _check_finite(self, stage: Stage) -> None:
+        if bad := [name for name, value in self.model.named_parameters() if not bool(value.isfinite().all())]:
+            raise BadValue(
+                f"Training came apart in stage {stage.name}: {bad[0]} is not finite. Try a lower learning rate."
+            )
 
     def _epochs(self) -> list[float]:
         wanted, stages = self.settings.epochs, len(self.stages)
@@ -255,6 +292,10 @@ class Job:
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and task.labels is None:
             raise BadValue("A regression has no classes: leave class-weights and label-smoothing out.")
+        if settings.label_smoothing and task.multi_label:
+            raise BadValue("label-smoothing is for one label per text; leave it out.")
+        if weights is not None and weights != "balanced" and not isinstance(weights, list):
+            raise BadValue(f"class-weights are {weights!r}; say balanced, or a number per class: 1,2.5.")
         if weights == "balanced":
             weights = _balanced(np.asarray(self.data.train.labels), task.num_labels)
         if weights is not None and len(weights) != task.num_labels:
@@ -312,12 +353,13 @@ class Job:
         new = self.output / ".new"
         shutil.rmtree(new, ignore_errors=True)
         self.model.config.notes = card.training_notes(told, self.settings, self.recipe)
-        self.model.save_pretrained(new)
-        (new / SCORES).write_text(json.dumps(told, indent=1), encoding="utf-8")
         roles = {"train": data.train, "calibration": data.calibration}
         hashes = {role: holdout.hashes_of(rows.texts) for role, rows in roles.items()}
         hashes["dev"] = np.concatenate([holdout.hashes_of(rows.texts) for rows in data.dev.values()])
-        holdout.write_hashes(new, hashes)
+        with writing(self.output):
+            self.model.save_pretrained(new)
+            (new / SCORES).write_text(json.dumps(told, indent=1), encoding="utf-8")
+            holdout.write_hashes(new, hashes)
         folder.finish(new, self.output, self.settings.keep_checkpoints)
 
 

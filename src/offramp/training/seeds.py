@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offramp.errors import BadValue
+from offramp.errors import BadValue, CannotWrite
+from offramp.training import folder
 from offramp.training.run import Result, train
 from offramp.training.settings import Settings
 from offramp.writing import writing
@@ -24,20 +26,25 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
     if not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) != len(seeds):
         raise BadValue(f"seeds are {settings.seeds}; list whole numbers, each once: 1,2,3.")
     output = Path(settings.output)
-    with writing(output):
-        output.mkdir(exist_ok=True)
-    results = []
-    for seed in seeds:
-        one = settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}"))
-        results.append(train(one, resume=resume, overwrite=overwrite))
+    runs = [settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}")) for seed in seeds]
+    if (output / "config.json").is_file():
+        raise CannotWrite(f"{output} holds another run; name another folder for several seeds.")
+    main = int(os.environ.get("RANK", "0")) == 0
+    if main:
+        with writing(output):
+            output.mkdir(exist_ok=True)
+        for one in runs:
+            folder.check(one, resume, overwrite, int(os.environ.get("WORLD_SIZE", "1")))
+    results = [train(one, resume=resume, overwrite=overwrite) for one in runs]
     dev: dict[str, Any] = {}
     for name in results[0].dev:
-        main = np.array([[one[result.metric] for one in result.dev[name]] for result in results])
-        main = np.column_stack([main, main.mean(1)])  # the exits, then their mean
-        spread = main.std(0, ddof=1) if len(seeds) > 1 else np.zeros(main.shape[1])
-        dev[name] = {"mean": main.mean(0).tolist(), "sd": spread.tolist()}
+        scores = np.array([[one[result.metric] for one in result.dev[name]] for result in results])
+        scores = np.column_stack([scores, scores.mean(1)])  # the exits, then their mean
+        spread = scores.std(0, ddof=1) if len(seeds) > 1 else np.zeros(scores.shape[1])
+        dev[name] = {"mean": scores.mean(0).tolist(), "sd": spread.tolist()}
     told = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": dev}
-    (output / SUMMARY).write_text(json.dumps(told, indent=1), encoding="utf-8")
+    if main:
+        (output / SUMMARY).write_text(json.dumps(told, indent=1), encoding="utf-8")
     return results
 
 

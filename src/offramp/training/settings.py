@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from offramp.errors import BadInput, BadValue, UnknownName
 __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 
 FILE = "training.yaml"
+NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+LEAST = dict.fromkeys(("batch_size", "eval_batch_size", "accumulation", "max_length", "train_rows"), 1)
+LEAST |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
+LEAST |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed"), 0)
 PROBLEMS = ("auto", "single-label", "multi-label", "regression")
 
 
@@ -84,36 +89,44 @@ class Settings:
     report_to: str = option("none", "machine", "tensorboard, wandb, or several: tensorboard,wandb")
 
     def __post_init__(self) -> None:
-        for name in ("exits", "epochs", "seeds", "class_weights"):
-            object.__setattr__(self, name, _plain(getattr(self, name)))
+        for one in fields(self):
+            object.__setattr__(self, one.name, _typed(one, getattr(self, one.name)))
         if self.problem not in PROBLEMS:
             raise UnknownName("kind of problem", self.problem, PROBLEMS)
-        counts = (
-            "batch_size",
-            "eval_batch_size",
-            "accumulation",
-            "max_length",
-            "eval_every",
-            "save_every",
-            "log_every",
-        )
-        for name in counts:
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadValue(f"{name.replace('_', '-')} is {value}; it is at least 1.")
-        for name in ("learning_rate", "head_learning_rate"):
+            if value is not None and not value >= least:
+                raise BadValue(f"{name.replace('_', '-')} is {value}; it is at least {least}.")
+        for name in ("learning_rate", "head_learning_rate", "adam_epsilon"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BadValue(f"{name.replace('_', '-')} is {value}; it is above 0.")
+        if not 0 <= self.label_smoothing < 1:
+            raise BadValue(f"label-smoothing is {self.label_smoothing}; it is from 0 to below 1.")
 
     def changed(self, **values: Any) -> Settings:
         """The same with other values."""
         return replace(self, **values)
 
 
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that settings survive YAML unchanged."""
-    return list(value) if isinstance(value, tuple) else value
+def _typed(one: Field[Any], value: Any) -> Any:
+    """A value as its option wants it (a file's 2e-5 comes as a string); tuples as lists, so that YAML keeps them."""
+    kind = str(one.type)
+    if isinstance(value, tuple):
+        value = list(value)
+    if (value is None and "None" in kind) or kind in ("Any", "dict[str, Any]"):
+        return value
+    wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind.removesuffix(" | None")]
+    if wanted is str and isinstance(value, list):
+        value = ",".join(map(str, value))
+    fits = not isinstance(value, list | dict | bool) if wanted is not bool else isinstance(value, bool)
+    try:
+        made = wanted(value) if fits else None
+    except (TypeError, ValueError):
+        made = None
+    if made is None or (wanted is int and made != float(value)):
+        raise BadValue(f"{one.name.replace('_', '-')} is {value!r}, expected {NAMES[wanted]}.")
+    return made
 
 
 def write_settings(settings: Settings, folder: Path) -> None:
@@ -129,10 +142,11 @@ def read_settings(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
-    except (yaml.YAMLError, UnicodeDecodeError) as err:
+    except (yaml.YAMLError, ValueError) as err:
         raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())}.") from err
     if not isinstance(found, Mapping):
         raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")
