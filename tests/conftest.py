@@ -21,3 +21,20 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
     root = tmp_path_factory.mktemp("classifiers")
     return {name: save_classifier(name, root / name) for name in FAMILY_NAMES if name != "elasticbert"}
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory) -> dict[str, Path]:
+    """A tiny bare encoder per family."""
+    from tests.tiny import FAMILY_NAMES, save_encoder
+
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: save_encoder(name, root / name) for name in FAMILY_NAMES}
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory) -> Path:
+    """A GLUE folder with a small SST-2."""
+    from tests.reviews import write_glue
+
+    return write_glue(tmp_path_factory.mktemp("glue"))

@@ -1,11 +1,17 @@
-"""Small labelled data in the words of the tiny tokenizer, for tests of training."""
+"""Small labelled data in the words of the tiny tokenizer, and quick runs over them, for tests of training."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
+from offramp.training.settings import Settings
 from tests.tiny import WORDS
+
+QUICK = {"batch_size": 8, "learning_rate": 5e-3, "epochs": 1, "warmup": 0.0, "max_length": 16, "cpu": True}
 
 FILLER = [word for word in WORDS if word not in ("good", "bad", "lovely", "dull")]
 
@@ -41,3 +47,13 @@ def write_sts(folder: Path, train: int = 48, dev: int = 12) -> Path:
         ]
         (folder / "STS-B" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
     return folder
+
+
+def settings(encoder, glue, output, **changes) -> Settings:
+    """A run of a few seconds."""
+    values = {"backbone": str(encoder), "output": str(output), "task": "sst-2", "data_dir": str(glue)} | QUICK
+    return Settings(**values | changes)
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return load_file(Path(folder) / "model.safetensors")

@@ -12,21 +12,16 @@ import yaml
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from tests.reviews import rows, write_glue, write_sts
+from tests.reviews import rows, write_sts
 from tests.test_cli import fails
-from tests.tiny import save_encoder, tokenizer
+from tests.tiny import tokenizer
 
 FAST = ["--max-steps", "2", "--batch-size", "8", "--cpu", "--max-length", "16"]
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return save_encoder("bert", tmp_path_factory.mktemp("encoder") / "bert")
-
-
-@pytest.fixture(scope="module")
-def glue(tmp_path_factory):
-    return write_glue(tmp_path_factory.mktemp("glue"))
+@pytest.fixture
+def encoder(encoders):
+    return encoders["bert"]
 
 
 def trains(capsys, *arguments) -> str:
