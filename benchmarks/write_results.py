@@ -25,7 +25,7 @@ from offramp.replay import Replay
 from offramp.stepper import Problem, Said
 from offramp.tasks import TASKS
 from offramp.tasks.metrics import score
-from offramp.training.scores import answers
+from offramp.trace import answers
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

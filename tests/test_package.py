@@ -95,9 +95,10 @@ def test_the_public_names_are_these():
 # imports point down, or sideways without a circle
 LEVELS = [
     {"errors", "registry", "_auto"},
-    {"stepper", "thresholds", "policies", "backbones", "cost", "reading", "writing", "loading"},
-    {"config", "exits", "gradients", "tasks", "attach", "loop", "replay", "backends", "card"},
-    {"model", "prediction"},
+    {"stepper", "thresholds", "policies", "backbones", "cost", "reading", "writing", "loading", "hashes"},
+    {"config", "exits", "gradients", "tasks", "attach", "loop", "replay", "trace", "backends", "card"},
+    {"model", "batching", "prediction"},
+    {"fingerprints", "recording"},
     {"convert", "recipes"},
     {"training"},
     {"cli", "__main__"},

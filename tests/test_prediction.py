@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp import prediction
+from offramp import batching
+from offramp.batching import Ragged, batches_by_tokens
 from offramp.errors import BadInput, BadValue
-from offramp.prediction import Ragged, batches_by_tokens
 from tests.tiny import LAYERS, WORDS, adaptive
 
 
@@ -28,7 +28,7 @@ def test_answers_come_in_the_callers_order(model, monkeypatch):
     texts = some_texts(50)
     alone = [next(iter(model.predict([text], policy="patience:1"))) for text in texts]
     assert len({answer.exit_layer for answer in alone}) > 1
-    monkeypatch.setattr(prediction, "CHUNK", 17)
+    monkeypatch.setattr(batching, "CHUNK", 17)
     for budget in (1, 40, 100_000):
         together = list(model.predict(texts, policy="patience:1", batch_tokens=budget))
         assert [one.exit_layer for one in together] == [one.exit_layer for one in alone]
@@ -37,7 +37,7 @@ def test_answers_come_in_the_callers_order(model, monkeypatch):
 
 
 def test_an_endless_iterator_is_read_in_chunks(model, monkeypatch):
-    monkeypatch.setattr(prediction, "CHUNK", 10)
+    monkeypatch.setattr(batching, "CHUNK", 10)
     taken = 0
 
     def endless():
@@ -147,7 +147,7 @@ def test_half_a_character_pair_is_named(model):
 
 
 def test_a_chunk_is_bounded_by_its_characters_too(model, monkeypatch):
-    monkeypatch.setattr(prediction, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(batching, "CHUNK_CHARACTERS", 100)
     taken = 0
 
     def endless():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["LayerCost", "layer_cost"]
@@ -39,7 +40,8 @@ class LayerCost:
         return self.depth / self.mean_layers
 
 
-def layer_cost(exit_layers: Tensor, depth: int) -> LayerCost:
+def layer_cost(exit_layers: Tensor | NDArray[np.int64], depth: int) -> LayerCost:
     """Count where rows left; `exit_layers` (rows,) from 1."""
-    counts = torch.bincount(exit_layers.long().cpu(), minlength=depth + 1)[1:]
+    layers = exit_layers.numpy(force=True) if isinstance(exit_layers, Tensor) else exit_layers
+    counts = np.bincount(layers.astype(np.int64), minlength=depth + 1)[1:]
     return LayerCost(depth, tuple(int(count) for count in counts))

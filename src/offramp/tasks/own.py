@@ -14,7 +14,7 @@ from offramp.tasks.metrics import METRICS
 from offramp.tasks.table import Table
 from offramp.tasks.task import Rows, Task
 
-__all__ = ["discover", "rows_of"]
+__all__ = ["discover", "metrics_of", "rows_of"]
 
 logger = logging.getLogger("offramp")
 
@@ -29,25 +29,24 @@ BESIDES = {
 def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> Task:
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     problem = _problem(table, wanted)
-    main = metric or METRIC[problem]
-    metrics = (main, *(name for name in BESIDES[problem] if name != main))
     if problem is Problem.REGRESSION:
-        return _checked(Task("own", metrics, None))
+        return Task("own", metrics_of(problem, metric, 1), None)
     several = problem is Problem.MULTI_LABEL
     found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
     labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
     if len(labels) < 2 and problem is Problem.SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
-    return _checked(Task("own", metrics, labels, multi_label=several))
+    return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=several)
 
 
-def _checked(task: Task) -> Task:
-    main = METRICS[task.metrics[0]]
-    if not main.fits(task.problem, task.num_labels):
-        fits = [name for name, metric in METRICS.items() if metric.fits(task.problem, task.num_labels)]
-        kind = task.problem.value.replace("_", " ")
-        raise BadValue(f"Metric {main.name} does not fit this {kind} of {task.num_labels}; {', '.join(fits)} do.")
-    return task
+def metrics_of(problem: Problem, wanted: str | None, classes: int) -> tuple[str, ...]:
+    """The metrics of own data, the main one first."""
+    main = METRICS[wanted or METRIC[problem]]
+    if not main.fits(problem, classes):
+        fits = [name for name, metric in METRICS.items() if metric.fits(problem, classes)]
+        kind = problem.value.replace("_", " ")
+        raise BadValue(f"Metric {main.name} does not fit this {kind} of {classes}; {', '.join(fits)} do.")
+    return (main.name, *(name for name in BESIDES[problem] if name != main.name))
 
 
 def rows_of(table: Table, task: Task) -> Rows:

@@ -11,7 +11,7 @@ from typing import Any
 from offramp.errors import BadInput, UnknownName
 from offramp.reading import USUAL_COLUMNS, Source, Text, format_of, read_rows
 
-__all__ = ["Columns", "Table", "read_hub", "read_table"]
+__all__ = ["Columns", "Table", "has_labels", "read_hub", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,19 @@ def read_table(file: Path, columns: Columns) -> Table:
         return table
     told = f"{file}: {len(short)} rows with too few columns were skipped, the first in line {short[0]}."
     return replace(table, skipped=(told,))
+
+
+def has_labels(file: Path) -> bool:
+    """Whether a file has a column called label; plain text has no columns."""
+    if not file.is_file():
+        raise BadInput(f"No file {file}.")
+    if file.suffix.lower() in (".parquet", ".pq"):
+        return "label" in _load(str(file.parent), "parquet", str(file)).column_names
+    kind = format_of(str(file))
+    if kind == "text":
+        return False
+    first = next(_json(file), (0, {})) if kind == "jsonl" else next(read_rows(Source(str(file), kind)), (0, [""]))
+    return "label" in first[1]
 
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:

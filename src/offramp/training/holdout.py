@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadValue
-from offramp.reading import Text
+from offramp.hashes import hashes_of
 from offramp.tasks import Rows
 
-__all__ = ["FILE", "hash_of", "hashes_of", "hold_out", "read_hashes", "write_hashes"]
+__all__ = ["FILE", "hold_out", "read_hashes", "write_hashes"]
 
 FILE = "rows.safetensors"  # in the model folder: the hashes of the rows of each role
 BINS = 10  # strata of a regression
-
-
-def hash_of(text: Text) -> int:
-    """64 bits of a text or pair, the same on every machine; space around a text does not count."""
-    parts = (text,) if isinstance(text, str) else text
-    written = "\x1f".join(part.strip() for part in parts).encode("utf-8")
-    return int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "little")
-
-
-def hashes_of(texts: Sequence[Text]) -> NDArray[np.uint64]:
-    """One hash per text."""
-    return np.fromiter((hash_of(text) for text in texts), dtype=np.uint64, count=len(texts))
 
 
 def hold_out(rows: Rows, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

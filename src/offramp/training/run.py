@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 import time
 from dataclasses import dataclass, fields
@@ -21,10 +20,11 @@ from transformers.trainer_callback import ProgressCallback
 
 import offramp
 from offramp.errors import BadValue
+from offramp.hashes import hashes_of
 from offramp.loading import loading
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
-from offramp.tasks import Task
+from offramp.tasks import Task, labels
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
 from offramp.training.data import Data, read_data, reorder_labels
@@ -133,21 +133,7 @@ def _again(settings: Settings, task: Task) -> AdaptiveModel:
             raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
     config = model.config
-    wanted = task.labels or ()
-    known = {label.casefold(): label for label in wanted}
-    if config.problem is not task.problem or config.num_labels != task.num_labels:
-        fits = False
-    elif not wanted or sorted(map(str.casefold, config.labels)) == sorted(known):
-        fits = True
-        names = [known.get(label.casefold(), label) for label in config.labels]
-    else:
-        fits = all(re.fullmatch(r"LABEL_\d+", label) for label in config.labels)  # nobody named them
-        names = list(wanted)
-    if not fits:
-        raise BadValue(
-            f"{settings.backbone} answers with {', '.join(config.labels)} ({config.problem.value.replace('_', ' ')}), "
-            f"the data hold {', '.join(wanted) or 'numbers'}."
-        )
+    names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
     return model
@@ -158,10 +144,7 @@ def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
     if task.labels is None:
         return None
     own = [str(name) for _, name in sorted((config.id2label or {}).items())]
-    known = {label.casefold(): label for label in task.labels}
-    if sorted(map(str.casefold, own)) == sorted(known):
-        return tuple(known[name.casefold()] for name in own)
-    return task.labels
+    return labels.in_order_of(own, task) or task.labels
 
 
 class Job:
@@ -354,8 +337,8 @@ class Job:
         shutil.rmtree(new, ignore_errors=True)
         self.model.config.notes = card.training_notes(told, self.settings, self.recipe)
         roles = {"train": data.train, "calibration": data.calibration}
-        hashes = {role: holdout.hashes_of(rows.texts) for role, rows in roles.items()}
-        hashes["dev"] = np.concatenate([holdout.hashes_of(rows.texts) for rows in data.dev.values()])
+        hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
+        hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
         with writing(self.output):
             self.model.save_pretrained(new)
             (new / SCORES).write_text(json.dumps(told, indent=1), encoding="utf-8")

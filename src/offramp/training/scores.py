@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.stepper import Problem
 from offramp.tasks import Task
 from offramp.tasks.metrics import score
+from offramp.trace import answers
 
-__all__ = ["answers", "per_exit", "scores_of", "table"]
-
-
-def answers(logits: NDArray[Any], problem: Problem) -> NDArray[Any]:
-    """Classes, sets of labels or values from logits whose last axis is classes."""
-    if problem is Problem.REGRESSION:
-        return logits[..., 0].astype(np.float64)
-    return (logits > 0).astype(np.int64) if problem is Problem.MULTI_LABEL else logits.argmax(-1)
+__all__ = ["per_exit", "scores_of", "table"]
 
 
 def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:

@@ -1,0 +1,205 @@
+"""From texts to batches: chunks of a stream, sorted by length, so many tokens at a time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from offramp.errors import BadInput, BadValue
+from offramp.reading import Text
+from offramp.stepper import Batch
+
+if TYPE_CHECKING:
+    from offramp.model import AdaptiveModel
+
+__all__ = ["Chunk", "answering", "batches_by_tokens", "check_budget", "chunks"]
+
+Ints = NDArray[np.int64]
+
+CHUNK = 4096  # texts that are sorted together, and
+CHUNK_CHARACTERS = 4_000_000  # how long they may be together: what bounds the memory of a long stream
+SLICE = 128  # texts that are tokenised together
+BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU, where larger ones leave the cache
+BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
+
+logger = logging.getLogger("offramp")
+
+
+@contextmanager
+def answering(model: AdaptiveModel) -> Iterator[None]:
+    """Evaluation mode without gradients; the model's mode comes back."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def check_budget(model: AdaptiveModel, batch_tokens: int | None) -> int:
+    """Padded tokens in a batch, as given or as suits the device."""
+    if batch_tokens is None:
+        return BATCH_TOKENS if model.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE
+    if batch_tokens < 1:
+        raise BadValue(f"batch_tokens is {batch_tokens}; it must be at least 1.")
+    return batch_tokens
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Texts that are sorted together, tokenised; at most one chunk of a stream is in memory at a time."""
+
+    texts: list[Text]
+    ids: Ragged
+    types: Ragged | None
+    order: Ints  # by length
+    pad: int
+    device: torch.device
+    budget: int
+    bar: Any
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches of like lengths; one after the other their rows are the texts in `order`."""
+        for start, stop in batches_by_tokens(self.ids.lengths[self.order], self.budget):
+            rows = self.order[start:stop]
+            table, real = self.ids.padded(rows, self.pad)
+            batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
+            if self.types is not None:
+                batch["token_type_ids"] = torch.from_numpy(self.types.padded(rows, 0)[0])
+            yield {key: value.to(self.device) for key, value in batch.items()}
+            self.bar.update(stop - start)
+
+    @property
+    def back(self) -> Ints:
+        """Where each text's row stands among the batches' rows."""
+        return np.argsort(self.order)
+
+
+def chunks(model: AdaptiveModel, texts: Iterable[Text], budget: int, progress: bool | None = None) -> Iterator[Chunk]:
+    """A stream's texts, chunk by chunk; tells in the end how many were too long."""
+    tokens = Tokens(model)
+    total = len(texts) if isinstance(texts, Sized) else None
+    hidden = None if progress is None else not progress  # None: shown on a terminal, and only for long work
+    stream = iter(texts)
+    seen = 0
+    with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
+        while some := _take(stream):
+            ids, types = tokens.read(some, seen)
+            order = np.argsort(ids.lengths, kind="stable")
+            yield Chunk(some, ids, types, order, tokens.tokenizer.pad_token_id or 0, model.device, budget, bar)
+            seen += len(some)
+    if tokens.cut:
+        are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
+        logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
+
+
+def _take(stream: Iterator[Text]) -> list[Text]:
+    """The next chunk of a stream."""
+    chunk: list[Text] = []
+    characters = 0
+    for text in itertools.islice(stream, CHUNK):
+        chunk.append(text)
+        characters += len(text) if isinstance(text, str) else len(str(text))
+        if characters > CHUNK_CHARACTERS:
+            break
+    return chunk
+
+
+def batches_by_tokens(lengths: Ints, budget: int) -> Iterator[tuple[int, int]]:
+    """Cut ascending lengths into runs whose rows times longest row stay within the budget (one row always fits)."""
+    start = 0
+    while start < len(lengths):
+        most = max(1, budget // max(1, int(lengths[start])))
+        run = lengths[start : start + most]
+        fits = np.count_nonzero(run * np.arange(1, len(run) + 1) <= budget)  # ascending, so these come first
+        stop = start + max(1, int(fits))
+        yield start, stop
+        start = stop
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, end to end."""
+
+    values: Ints
+    lengths: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """Lay rows end to end."""
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        flat = itertools.chain.from_iterable(rows)
+        return cls(np.fromiter(flat, dtype=np.int64, count=int(lengths.sum())), lengths)
+
+    def padded(self, rows: Ints, pad: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Some rows as a table (rows, longest), and where it is real."""
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        columns = np.arange(max(1, int(lengths.max())))
+        real = columns < lengths[:, None]
+        table = np.full(real.shape, pad, dtype=np.int64)
+        table[real] = self.values[(starts[:, None] + columns)[real]]
+        return table, real
+
+
+class Tokens:
+    """A model's tokenizer, and how many texts it had to cut."""
+
+    def __init__(self, model: AdaptiveModel):
+        self.tokenizer = model.tokenizer
+        longest = model.config.family.max_length(model.config.backbone)
+        self.limit = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
+        self.cut = 0
+
+    def read(self, texts: Sequence[Text], seen: int) -> tuple[Ragged, Ragged | None]:
+        """Token ids and token types of a chunk; `seen` texts came before it."""
+        single = [_is_single(text, seen + number) for number, text in enumerate(texts, 1)]
+        ids: list[list[int]] = [[]] * len(texts)
+        types: list[list[int]] = [[]] * len(texts)
+        for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
+            rows = [row for row, one in enumerate(single) if one is kind]
+            for start in range(0, len(rows), SLICE):  # what is cut off a long text is kept as long as its slice
+                some = rows[start : start + SLICE]
+                first = [texts[row] if kind else texts[row][0] for row in some]
+                encoded = self._encode(first, None if kind else [texts[row][1] for row in some], seen + some[0] + 1)
+                for row, *found in zip(some, *encoded, strict=True):
+                    ids[row], types[row] = found
+        has_types = "token_type_ids" in self.tokenizer.model_input_names
+        return Ragged.of(ids), Ragged.of(types) if has_types else None
+
+    def _encode(
+        self, first: list[Any], second: list[Any] | None, number: int
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        try:
+            encoded = self.tokenizer(
+                first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
+            )
+        except (TypeError, UnicodeEncodeError) as err:
+            raise BadInput(
+                f"A text from text {number} on cannot be encoded as UTF-8; is half a character pair in it?"
+            ) from err
+        # without special tokens an empty text has no token at all; one pad stands for it
+        ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded["input_ids"]]
+        full = [index for index, row in enumerate(ids) if len(row) >= self.limit]
+        if full and encoded.encodings is not None:
+            full = [index for index in full if encoded.encodings[index].overflowing]
+        self.cut += len(full)
+        return ids, [row or [0] for row in encoded.get("token_type_ids", ids)]
+
+
+def _is_single(text: Text, number: int) -> bool:
+    if isinstance(text, str):
+        return True
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return False
+    raise BadInput(f"Text {number} is {text!r:.60}; a text is a string or a pair of strings.")
