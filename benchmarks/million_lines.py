@@ -23,8 +23,9 @@ from transformers import BertConfig
 
 from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig
+from offramp.fingerprints import cpu_name
 from offramp.policies import Patience
-from setting import cpu_name, make_tokenizer, read_texts
+from setting import make_tokenizer, read_texts
 
 
 def make_model(folder: Path, texts: list[str]) -> None:

@@ -1,8 +1,7 @@
-"""What benchmarks share: real texts that every machine has, a tokenizer for them, the machine's name."""
+"""What benchmarks share: real texts that every machine has, and a tokenizer for them."""
 
 from __future__ import annotations
 
-import platform
 import pydoc_data.topics
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from tokenizers import BertWordPieceTokenizer
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["Texts", "cpu_name", "make_tokenizer", "read_texts"]
+__all__ = ["Texts", "make_tokenizer", "read_texts"]
 
 Texts = list[str]
 
@@ -36,11 +35,3 @@ def make_tokenizer(texts: Texts) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=trainer._tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
-
-
-def cpu_name() -> str:
-    """The processor, as the system calls it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()

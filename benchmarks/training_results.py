@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from offramp import AdaptiveModel
+from offramp.fingerprints import cpu_name
 from offramp.tasks import TASKS
 from offramp.tasks.folder import read_split
-from setting import cpu_name
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "training"

@@ -28,13 +28,14 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import AutoModel, TrainerCallback, get_linear_schedule_with_warmup
 
+from offramp.fingerprints import cpu_name
 from offramp.recipes import make
 from offramp.tasks import Rows, Task
 from offramp.training.data import Data
 from offramp.training.examples import GroupedOrder, Padder
 from offramp.training.run import Job, build
 from offramp.training.settings import Settings
-from setting import cpu_name, read_texts
+from setting import read_texts
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 

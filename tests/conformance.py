@@ -25,6 +25,7 @@ from transformers import AutoModel
 import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
 from golden_case import Case, Check, claim, close, same
 from golden_data import checks_of_data
+from golden_flops import checks_of_flops
 from golden_losses import checks_of_losses
 from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
@@ -43,7 +44,6 @@ NOT_YET = {
 }
 OTHER_KINDS = {
     "ebert": "EBERT comes with the pruning work",
-    "elue-flops": "FLOPs come with evaluation",
 }
 FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
 
@@ -262,6 +262,8 @@ def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
     kind, variant = case.about["kind"], case.about.get("variant", "")
     if kind == "elue-data":
         return checks_of_data
+    if kind == "elue-flops":
+        return checks_of_flops
     has_checkpoint = (case.folder / "checkpoint").is_dir()
     if kind in HIGHWAYS and not has_checkpoint:
         return checks_of_entropy if any("exact" in name for name in case.expected) else checks_of_counts

@@ -61,6 +61,7 @@ class AdaptiveConfig(PreTrainedConfig):
     lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
     notes: str | None = None  # what the card says beyond the config
+    calibrated: dict[str, Any] | None = None  # what `calibrate` promises of the policy; the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -1,207 +1,161 @@
-"""What a trace tells: every exit's worth, every policy's curve, and the limit of what any policy could reach.
-
-Pure functions of a trace; nothing here runs a model.
-"""
+"""`evaluate(model, rows)`: a trace, its curves, a few points run live, and a folder with everything in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from offramp.elue import LENGTH, flops_per_exit, track
+from offramp.errors import BadValue
+from offramp.fingerprints import check_trace
+from offramp.flops import count_flops
+from offramp.grids import fitting, grid
+from offramp.judge import Chosen, Judge, Point, cheapest, shape_of
+from offramp.model import AdaptiveModel
+from offramp.policies import Never, Policy, parse
+from offramp.questions import Given, Questions, ask
+from offramp.recording import record
+from offramp.report import figures
+from offramp.report.extremes import extremes
+from offramp.report.files import RESULTS, write_files
+from offramp.report.page import render
+from offramp.timing import race
+from offramp.trace import Trace, read_trace
+from offramp.writing import check_free, staged_folder
 
-from offramp.cost import layer_cost
-from offramp.errors import BadInput
-from offramp.flops import Flops
-from offramp.grids import Shape, parameter
-from offramp.intervals import bootstrap, bootstrap_mean, exact_share
-from offramp.policies import Policy
-from offramp.stepper import Problem
-from offramp.tasks.metrics import METRICS, score
-from offramp.trace import Departures, Trace
+__all__ = ["Wanted", "evaluate", "obtain_trace"]
 
-__all__ = ["Chosen", "Exit", "Judge", "Point", "shape_of"]
-
-Array = NDArray[Any]
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One setting of one policy: what it is worth and what it costs, as a mean over rows."""
-
-    policy: str
-    parameter: float | None
-    score: float | None  # the main metric; None without labels
-    scores: dict[str, float]
-    agreement: float  # share of rows with the full model's answer (a regression's: within the tolerance)
-    mean_layers: float
-    cost: float  # share of layers run
-    speedup: float  # depth over mean layers: computed, not measured
-    flops: float
-    seconds: float | None = None  # only where it was run live
+TRACE = "trace.safetensors"
+USUAL = 0.02  # answers that may differ, where nobody chose a policy
 
 
 @dataclass(frozen=True)
-class Exit:
-    """One exit alone."""
+class Wanted:
+    """What a user may ask of an evaluation."""
 
-    exit: int
-    layer: int
-    scores: dict[str, float]
-    interval: Interval | None  # of the main metric
-    agreement: float
-    flops: float
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The operating point with its uncertainty."""
-
-    point: Point
-    exits: tuple[int, ...]  # how many rows leave at each exit
-    interval: Interval | None  # of its main metric
-    agreement_interval: Interval
-    difference: float | None  # its main metric less the full model's
-    difference_interval: Interval | None  # paired: the same rows for both
+    policies: tuple[str, ...] = ()  # names; or one with its numbers, which is then the chosen one
+    thresholds: tuple[float, ...] | None = None
+    patience: tuple[int, ...] | None = None
+    tolerance: float | None = None  # of a regression: how far apart two values still agree
+    elue_length: int = LENGTH
+    live: bool = True
 
 
-def shape_of(trace: Trace) -> Shape:
-    """What the grids need."""
-    return Shape(trace.problem, trace.logits.shape[-1], trace.points, trace.has_lte)
+def evaluate(
+    name: str,
+    given: Given,
+    output: Path,
+    wanted: Wanted,
+    *,
+    trace_file: Path | None = None,
+    overwrite: bool = False,
+    command: str = "",
+) -> dict[str, Any]:
+    """Evaluate a model on labelled rows (or on texts alone: then against its own full answers)."""
+    check_free(output, overwrite)
+    model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
+    questions = ask(name, model.config, given, "dev")
+    with staged_folder(output, overwrite, RESULTS) as folder:
+        trace = obtain_trace(model, questions, trace_file or folder / TRACE)
+        elue = flops_per_exit(model.config, wanted.elue_length)
+        judge = Judge(trace, questions.metrics, count_flops(model), elue, wanted.tolerance)
+        results = judged(judge, model, questions, wanted)
+        results |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
+        write_files(folder, results)
+        draw(folder, results)
+        (folder / "report.html").write_text(render(results), encoding="utf-8")
+    return results
 
 
-@dataclass(frozen=True)
-class Judge:
-    """A trace with the task's metrics (none without labels), the counted operations and a regression's tolerance."""
-
-    trace: Trace
-    metrics: tuple[str, ...]
-    flops: Flops
-    tolerance: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.trace.problem is Problem.REGRESSION and self.tolerance is None:
-            full = self.trace.full if self.trace.labels is None else self.trace.labels
-            object.__setattr__(self, "tolerance", round(float(np.ptp(full)) / 10, 4))
-        if self.metrics and self.trace.labels is None:
-            raise BadInput("The rows have no labels to score against.")
-
-    # -- points ----------------------------------------------------------------------------------
-
-    def agrees(self, answers: Array) -> NDArray[np.bool_]:
-        """Which rows have the full model's answer."""
-        if self.trace.problem is Problem.REGRESSION:
-            return np.abs(answers - self.trace.full) <= self.tolerance
-        same = answers == self.trace.full
-        return same.all(-1) if same.ndim > 1 else same
-
-    def point(self, name: str, number: float | None, left: Departures) -> Point:
-        """Score and cost of rows that left somewhere."""
-        layers = layer_cost(left.layer, self.trace.depth)
-        scores = self.scores(left.answers)
-        return Point(
-            name,
-            number,
-            scores[self.metrics[0]] if self.metrics else None,
-            scores,
-            float(self.agrees(left.answers).mean()),
-            layers.mean_layers,
-            layers.layers_run,
-            layers.speedup,
-            float(self.flops.at(self.trace.lengths, left.exit).mean()),
-        )
-
-    def scores(self, answers: Array) -> dict[str, float]:
-        """Every metric; none without labels."""
-        return score(self.metrics, answers, self.trace.labels) if self.trace.labels is not None else {}
-
-    def curve(self, policies: Iterable[Policy]) -> list[Point]:
-        """One point per policy."""
-        return [self.point(str(policy), parameter(policy), self.trace.leave(policy)) for policy in policies]
-
-    # -- exits -----------------------------------------------------------------------------------
-
-    def exits(self) -> list[Exit]:
-        """Every exit alone, with the interval of its main metric."""
-        costs = self.flops.per_exit(self.trace.lengths)
-        found = []
-        for place, point in enumerate(self.trace.points):
-            answers = self.trace.answers_of(place)
-            agreement = float(self.agrees(answers).mean())
-            found.append(
-                Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, costs[place])
-            )
-        return found
-
-    def interval(self, answers: Array) -> Interval | None:
-        """The bootstrap interval of the main metric."""
-        if not self.metrics or self.trace.labels is None:
-            return None
-        metric, labels = METRICS[self.metrics[0]], np.asarray(self.trace.labels)
-        if metric.per_row is not None:
-            return bootstrap_mean(metric.per_row(answers, labels))
-        return bootstrap(metric.compute, answers, labels)
-
-    def choose(self, policy: Policy) -> Chosen:
-        """The operating point, with intervals."""
-        left = self.trace.leave(policy)
-        point = self.point(str(policy), parameter(policy), left)
-        agreeing = int(self.agrees(left.answers).sum())
-        counts = np.bincount(left.exit, minlength=len(self.trace.points) + 1)[1:]
-        difference, around = self._difference(left.answers)
-        return Chosen(
-            point,
-            tuple(int(count) for count in counts),
-            self.interval(left.answers),
-            exact_share(agreeing, len(self.trace)),
-            difference,
-            around,
-        )
-
-    def _difference(self, answers: Array) -> tuple[float | None, Interval | None]:
-        if not self.metrics or self.trace.labels is None:
-            return None, None
-        metric, labels, full = METRICS[self.metrics[0]], np.asarray(self.trace.labels), self.trace.full
-        value = metric.compute(answers, labels) - metric.compute(full, labels)
-        if metric.per_row is not None:
-            apart = metric.per_row(answers, labels) * 1.0 - metric.per_row(full, labels)
-            return value, bootstrap_mean(apart)
-        return value, bootstrap(lambda a, b, y: metric.compute(a, y) - metric.compute(b, y), answers, full, labels)
-
-    # -- the limit -------------------------------------------------------------------------------
-
-    def oracle(self) -> list[Point]:
-        """Who knows the labels: each row leaves at its earliest right exit among the first k, hopeless ones at once.
-
-        A regression's row leaves at the exit closest to its label. No policy can do better at that cost.
-        """
-        labels = self.trace.labels
-        if labels is None:
-            return []
-        every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
-        if self.trace.problem is Problem.REGRESSION:
-            wrong = np.abs(every - labels)
-        else:
-            wrong = (every != labels).astype(np.float64)
-            wrong = wrong.any(-1) * 1.0 if wrong.ndim > 2 else wrong
-        rows, layers = np.arange(len(self.trace)), np.array([point.layer for point in self.trace.points])
-        found = []
-        for k in range(1, len(layers) + 1):
-            place = wrong[:k].argmin(0)  # the first of the best
-            left = Departures(place + 1, layers[place], every[place, rows])
-            found.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), left))
-        return found
+def obtain_trace(model: AdaptiveModel, questions: Questions, file: Path) -> Trace:
+    """Read the trace, if it is there and of this model and these rows; else record it there."""
+    if file.exists():
+        trace = read_trace(file)
+        check_trace(trace, file, model, questions.rows.texts, questions.labels)
+        return trace
+    return record(model, questions.rows.texts, questions.labels, file, questions.name)
 
 
-def measured(point: Point, seconds: float) -> Point:
-    """The same point with its seconds."""
-    return replace(point, seconds=seconds)
+def judged(judge: Judge, model: AdaptiveModel, questions: Questions, wanted: Wanted) -> dict[str, Any]:
+    """Everything that a report tells, as plain values."""
+    trace = judge.trace
+    shape = shape_of(trace)
+    given, names = _given(wanted.policies, fitting(shape))
+    options = {"thresholds": wanted.thresholds, "patience": wanted.patience}
+    lines = {one: judge.curve(grid(one, shape, **options)) for one in names}  # type: ignore[arg-type]
+    policy = given or _own_policy(model) or parse(cheapest(lines[names[0]], USUAL).policy)
+    model.choose(policy)  # refuses one that does not fit
+    chosen = judge.choose(policy)
+    about = {key: trace.about[key] for key in ("offramp", "model", "data", "machine")}
+    about["model"] = about["model"] | {"policy": str(model.config.exit_policy), "name": str(model.name_or_path)}
+    about["data"] = about["data"] | {"metrics": list(questions.metrics)}
+    results = about | {
+        "exits": [asdict(one) for one in judge.exits()],
+        "policies": {name: [asdict(point) for point in points] for name, points in lines.items()},
+        "static": [asdict(point) for point in judge.curve(grid("layer", shape))],
+        "oracle": [asdict(point) for point in judge.oracle()] or None,
+        "chosen": flat(chosen),
+        "picked_here": given is None and _own_policy(model) is None,
+        "tolerance": judge.tolerance,
+        "elue": {"length": wanted.elue_length, "track": track(trace.about["model"]["parameters"])},
+        "examples": extremes(trace, questions, policy),
+        "calibration": model.config.calibrated,
+    }
+    if wanted.live:
+        results |= live(model, questions, chosen, lines.get(policy.name, []))
+        seconds = {point["policy"]: point["seconds"] for point in results["live"]}
+        for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
+            point["seconds"] = seconds.get(point["policy"])
+    return results
 
 
-def cheapest(points: Sequence[Point], disagreement: float) -> Point:
-    """The cheapest point with at most so many other answers than the full model's."""
-    fine = [point for point in points if 1 - point.agreement <= disagreement + 1e-12]
-    return min(fine, key=lambda point: point.mean_layers) if fine else points[0]
+def _given(wanted: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:
+    """The chosen policy, where one is written with numbers, and the names of the curves."""
+    chosen = [one for one in wanted if ":" in one]
+    if len(chosen) > 1:
+        raise BadValue(f"One policy can be chosen, not {len(chosen)} ({', '.join(chosen)}); name the others alone.")
+    names = [one.split(":")[0] for one in wanted] or known
+    return (parse(chosen[0]) if chosen else None), list(dict.fromkeys(names))
+
+
+def _own_policy(model: AdaptiveModel) -> Policy | None:
+    policy = model.config.exit_policy
+    return None if isinstance(policy, Never) else policy
+
+
+def flat(chosen: Chosen) -> dict[str, Any]:
+    """The chosen point and its intervals in one."""
+    return asdict(chosen.point) | {key: value for key, value in asdict(chosen).items() if key != "point"}
+
+
+def live(model: AdaptiveModel, questions: Questions, chosen: Chosen, line: list[Point]) -> dict[str, Any]:
+    """Seconds of the chosen point, of a few along its curve, and of the plain model."""
+    ordered = sorted(line, key=lambda point: point.mean_layers)
+    along = [ordered[int(share * (len(ordered) - 1))] for share in (0.2, 0.6)] if ordered else []
+    points = {point.policy: point for point in [chosen.point, *along]}
+    found = race(model, questions.rows.texts, [parse(policy) for policy in points])
+    timed = [
+        asdict(point) | {"seconds": seconds, "measured_speedup": found.plain / seconds}
+        for point, seconds in zip(points.values(), found.seconds, strict=True)
+    ]
+    return {"live": timed, "plain_seconds": found.plain, "live_rows": found.rows}
+
+
+def draw(folder: Path, results: dict[str, Any]) -> None:
+    """The curve and the histogram."""
+    metrics = results["data"]["metrics"]
+    figures.curves(
+        folder,
+        list(results["policies"].items()),
+        metrics[0] if metrics else None,
+        title=f"{Path(results['model']['name']).name}, {results['data']['name']}",
+        exits=[("one exit for all", results["static"])],
+        oracle=("oracle", results["oracle"]) if results["oracle"] else None,
+        chosen=results["chosen"],
+    )
+    layers = [one["layer"] for one in results["exits"]]
+    figures.histogram(folder, layers, results["chosen"]["exits"], results["chosen"]["policy"])

@@ -20,7 +20,7 @@ from offramp.model import AdaptiveModel
 from offramp.reading import Text
 from offramp.trace import Trace
 
-__all__ = ["check_trace", "describe", "of_data", "of_model", "with_labels"]
+__all__ = ["check_trace", "cpu_name", "describe", "of_data", "of_model", "with_labels"]
 
 # what the exits' answers do not depend on
 NOT_THE_MODEL = ("policy", "notes", "calibrated", "transformers_version", "_name_or_path", "dtype", "architectures")
@@ -70,12 +70,13 @@ def describe(model: AdaptiveModel) -> dict[str, Any]:
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": model.device.type,
             "threads": torch.get_num_threads(),
-            "cpu": _cpu(),
+            "cpu": cpu_name(),
         },
     }
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text().splitlines():

@@ -72,13 +72,13 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
 
 
 @contextmanager
-def staged_folder(target: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A model folder that appears under its name only when it is complete; an old one goes last."""
+def staged_folder(target: Path, overwrite: bool = False, mark: str = "config.json") -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete; an old one, known by its mark, goes last."""
     check_free(target, overwrite)
     if target.is_file():
         raise CannotWrite(f"{target} is a file; name a folder.")
-    if target.exists() and any(target.iterdir()) and not (target / "config.json").is_file():
-        raise CannotWrite(f"{target} holds other things than a model; it is not overwritten. Name another folder.")
+    if target.exists() and any(target.iterdir()) and not (target / mark).is_file():
+        raise CannotWrite(f"{target} holds other things (no {mark}); it is not overwritten. Name another folder.")
     with writing(target):
         final = target.resolve()
         stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent))

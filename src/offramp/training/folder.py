@@ -12,7 +12,7 @@ from offramp.errors import CannotWrite
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
 from offramp.writing import writing
 
-__all__ = ["CHECKPOINTS", "check", "finish", "is_finished", "last_checkpoint", "prepare"]
+__all__ = ["CHECKPOINTS", "check", "checkpoints", "finish", "is_finished", "last_checkpoint", "prepare"]
 
 logger = logging.getLogger("offramp")
 
@@ -109,6 +109,16 @@ def last_checkpoint(folder: Path) -> Path | None:
         except (OSError, ValueError, KeyError):
             continue
     return max(found)[1] if found else None
+
+
+def checkpoints(folder: Path) -> dict[str, Path]:
+    """The whole checkpoints of a run by stage and step, in order."""
+    found = sorted(
+        (path.parent.name, int(path.name.split("-")[1]), path)
+        for path in (folder / CHECKPOINTS).glob("*/checkpoint-*")
+        if (path / "config.json").is_file()
+    )
+    return {f"{stage}-{step}": path for stage, step, path in found}
 
 
 def finish(new: Path, folder: Path, keep_checkpoints: bool) -> None:

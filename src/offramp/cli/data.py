@@ -1,0 +1,39 @@
+"""The options that say which rows a command is about, the same for every command that has some."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from offramp.questions import Given
+
+__all__ = ["add_data", "given"]
+
+OPTIONS = {
+    "task": ("T", "a GLUE or ELUE task, such as sst-2 or elue-mrpc (the one the model was trained on)"),
+    "data-dir": ("DIR", "the folder of the official GLUE or ELUE download"),
+    "dataset": ("NAME", "a data set on the Hub or a folder of one"),
+    "dataset-config": ("NAME", "which configuration of the data set"),
+    "file": ("FILE", "a file in place of the split (TSV, CSV, JSON lines, Parquet; plain text has no labels)"),
+    "split": ("S", "which split"),
+    "text-column": ("NAME", "own data: the text (a column called text or sentence)"),
+    "pair-column": ("NAME", "own data: the text's partner"),
+    "label-column": ("NAME", "own data: the label (a column called label)"),
+    "metric": ("M", "own data: the metric that counts"),
+}
+
+
+def add_data(parser: argparse.ArgumentParser, split: str) -> None:
+    """Where the rows are; what is not given is what the model was trained with."""
+    group = parser.add_argument_group("data", f"What is not given is as the model was trained. {split}")
+    for name, (metavar, text) in OPTIONS.items():
+        group.add_argument(f"--{name}", metavar=metavar, help=text)
+
+
+def given(args: argparse.Namespace) -> Given:
+    """The options as a whole."""
+    from offramp.questions import Given
+
+    names = [name.replace("-", "_") for name in OPTIONS]
+    return Given(**{name: getattr(args, name) for name in names})

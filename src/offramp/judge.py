@@ -1,0 +1,210 @@
+"""What a trace tells: every exit's worth, every policy's curve, and the limit of what any policy could reach.
+
+Pure functions of a trace; nothing here runs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.cost import layer_cost
+from offramp.errors import BadInput
+from offramp.flops import Flops
+from offramp.grids import Shape, parameter
+from offramp.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.policies import Policy
+from offramp.stepper import Problem
+from offramp.tasks.metrics import METRICS, score
+from offramp.trace import Departures, Trace
+
+__all__ = ["Chosen", "Exit", "Judge", "Point", "cheapest", "measured", "shape_of"]
+
+Array = NDArray[Any]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of one policy: what it is worth and what it costs, as a mean over rows."""
+
+    policy: str
+    parameter: float | None
+    score: float | None  # the main metric; None without labels
+    scores: dict[str, float]
+    agreement: float  # share of rows with the full model's answer (a regression's: within the tolerance)
+    mean_layers: float
+    cost: float  # share of layers run
+    speedup: float  # depth over mean layers: computed, not measured
+    flops: float
+    elue_flops: float | None = None  # as ELUE counts, padded
+    seconds: float | None = None  # only where it was run live
+
+
+@dataclass(frozen=True)
+class Exit:
+    """One exit alone."""
+
+    exit: int
+    layer: int
+    scores: dict[str, float]
+    interval: Interval | None  # of the main metric
+    agreement: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The operating point with its uncertainty."""
+
+    point: Point
+    exits: tuple[int, ...]  # how many rows leave at each exit
+    interval: Interval | None  # of its main metric
+    agreement_interval: Interval
+    difference: float | None  # its main metric less the full model's
+    difference_interval: Interval | None  # paired: the same rows for both
+
+
+def shape_of(trace: Trace) -> Shape:
+    """What the grids need."""
+    return Shape(trace.problem, trace.logits.shape[-1], trace.points, trace.has_lte)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A trace with the task's metrics (none without labels), the counted operations and a regression's tolerance."""
+
+    trace: Trace
+    metrics: tuple[str, ...]
+    flops: Flops
+    elue: NDArray[np.int64] | None = None  # operations up to each exit as ELUE counts them
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trace.problem is Problem.REGRESSION and self.tolerance is None:
+            full = self.trace.full if self.trace.labels is None else self.trace.labels
+            object.__setattr__(self, "tolerance", round(float(np.ptp(full)) / 10, 4))
+        if self.metrics and self.trace.labels is None:
+            raise BadInput("The rows have no labels to score against.")
+
+    # -- points ----------------------------------------------------------------------------------
+
+    def agrees(self, answers: Array) -> NDArray[np.bool_]:
+        """Which rows have the full model's answer."""
+        if self.trace.problem is Problem.REGRESSION:
+            return np.abs(answers - self.trace.full) <= self.tolerance
+        same = answers == self.trace.full
+        return same.all(-1) if same.ndim > 1 else same
+
+    def point(self, name: str, number: float | None, left: Departures) -> Point:
+        """Score and cost of rows that left somewhere."""
+        layers = layer_cost(left.layer, self.trace.depth)
+        scores = self.scores(left.answers)
+        return Point(
+            name,
+            number,
+            scores[self.metrics[0]] if self.metrics else None,
+            scores,
+            float(self.agrees(left.answers).mean()),
+            layers.mean_layers,
+            layers.layers_run,
+            layers.speedup,
+            float(self.flops.at(self.trace.lengths, left.exit).mean()),
+            None if self.elue is None else float(self.elue[left.exit - 1].mean()),
+        )
+
+    def scores(self, answers: Array) -> dict[str, float]:
+        """Every metric; none without labels."""
+        return score(self.metrics, answers, self.trace.labels) if self.trace.labels is not None else {}
+
+    def curve(self, policies: Iterable[Policy]) -> list[Point]:
+        """One point per policy."""
+        return [self.point(str(policy), parameter(policy), self.trace.leave(policy)) for policy in policies]
+
+    # -- exits -----------------------------------------------------------------------------------
+
+    def exits(self) -> list[Exit]:
+        """Every exit alone, with the interval of its main metric."""
+        costs = self.flops.per_exit(self.trace.lengths)
+        found = []
+        for place, point in enumerate(self.trace.points):
+            answers = self.trace.answers_of(place)
+            agreement = float(self.agrees(answers).mean())
+            found.append(
+                Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, costs[place])
+            )
+        return found
+
+    def interval(self, answers: Array) -> Interval | None:
+        """The bootstrap interval of the main metric."""
+        if not self.metrics or self.trace.labels is None:
+            return None
+        metric, labels = METRICS[self.metrics[0]], np.asarray(self.trace.labels)
+        if metric.per_row is not None:
+            return bootstrap_mean(metric.per_row(answers, labels))
+        return bootstrap(metric.compute, answers, labels)
+
+    def choose(self, policy: Policy) -> Chosen:
+        """The operating point, with intervals."""
+        left = self.trace.leave(policy)
+        point = self.point(str(policy), parameter(policy), left)
+        agreeing = int(self.agrees(left.answers).sum())
+        counts = np.bincount(left.exit, minlength=len(self.trace.points) + 1)[1:]
+        difference, around = self._difference(left.answers)
+        return Chosen(
+            point,
+            tuple(int(count) for count in counts),
+            self.interval(left.answers),
+            exact_share(agreeing, len(self.trace)),
+            difference,
+            around,
+        )
+
+    def _difference(self, answers: Array) -> tuple[float | None, Interval | None]:
+        if not self.metrics or self.trace.labels is None:
+            return None, None
+        metric, labels, full = METRICS[self.metrics[0]], np.asarray(self.trace.labels), self.trace.full
+        value = metric.compute(answers, labels) - metric.compute(full, labels)
+        if metric.per_row is not None:
+            apart = metric.per_row(answers, labels) * 1.0 - metric.per_row(full, labels)
+            return value, bootstrap_mean(apart)
+        return value, bootstrap(lambda a, b, y: metric.compute(a, y) - metric.compute(b, y), answers, full, labels)
+
+    # -- the limit -------------------------------------------------------------------------------
+
+    def oracle(self) -> list[Point]:
+        """Who knows the labels: each row leaves at its earliest right exit among the first k, hopeless ones at once.
+
+        A regression's row leaves at the exit closest to its label. No policy can do better at that cost.
+        """
+        labels = self.trace.labels
+        if labels is None:
+            return []
+        every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
+        if self.trace.problem is Problem.REGRESSION:
+            wrong = np.abs(every - labels)
+        else:
+            wrong = (every != labels).astype(np.float64)
+            wrong = wrong.any(-1) * 1.0 if wrong.ndim > 2 else wrong
+        rows, layers = np.arange(len(self.trace)), np.array([point.layer for point in self.trace.points])
+        found = []
+        for k in range(1, len(layers) + 1):
+            place = wrong[:k].argmin(0)  # the first of the best
+            left = Departures(place + 1, layers[place], every[place, rows])
+            found.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), left))
+        return found
+
+
+def measured(point: Point, seconds: float) -> Point:
+    """The same point with its seconds."""
+    return replace(point, seconds=seconds)
+
+
+def cheapest(points: Sequence[Point], disagreement: float) -> Point:
+    """The cheapest point with at most so many other answers than the full model's."""
+    fine = [point for point in points if 1 - point.agreement <= disagreement + 1e-12]
+    return min(fine, key=lambda point: point.mean_layers) if fine else points[0]

@@ -1,0 +1,1 @@
+"""Results in; tables, figures, files and one HTML page out."""

@@ -1,0 +1,96 @@
+"""Results as tables that one can read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["aligned", "checkpoints_table", "exits_table", "headline", "live_table", "percent", "policies_table"]
+
+OTHER_ANSWERS = (0.005, 0.01, 0.02, 0.05)  # shares of answers that differ from the full model's
+
+
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Columns of text, the first `left` ones flush left."""
+    table = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
+
+
+def percent(value: float | None) -> str:
+    """A score with one decimal."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def exits_table(results: Mapping[str, Any]) -> str:
+    """What each exit is worth alone."""
+    metrics = results["data"]["metrics"]
+    head = ["exit on layer", *metrics, *(["95 %"] if metrics else []), "same as full", "MFLOPs"]
+    rows = []
+    for one in results["exits"]:
+        around = one["interval"]
+        interval = [f"{percent(around[0])}–{percent(around[1])}"] if around else ["–"] * bool(metrics)
+        scores = [percent(one["scores"][name]) for name in metrics]
+        rows.append([str(one["layer"]), *scores, *interval, percent(one["agreement"]), f"{one['flops'] / 1e6:,.1f}"])
+    return aligned(head, rows)
+
+
+def policies_table(results: Mapping[str, Any]) -> str:
+    """How many times fewer layers each policy runs, by how many answers may differ; behind it the score there."""
+    head = ["policy", *(f"≤ {share:.1%} differ" for share in OTHER_ANSWERS)]
+    rows = []
+    for name, points in results["policies"].items():
+        cells = []
+        for share in OTHER_ANSWERS:
+            fine = [point for point in points if 1 - point["agreement"] <= share + 1e-12]
+            best = min(fine, key=lambda point: point["mean_layers"]) if fine else None
+            scored = best is not None and best["score"] is not None
+            shown = f" ({percent(best['score'])})" if scored and best is not None else ""
+            cells.append("–" if best is None else f"{best['speedup']:.2f} ×{shown}")
+        rows.append([name, *cells])
+    return aligned(head, rows)
+
+
+def live_table(results: Mapping[str, Any]) -> str:
+    """Computed beside measured, against the plain model in the same run."""
+    rows = [["plain encoder", "1.00 ×", f"{results['plain_seconds']:.2f}", "1.00 ×"]]
+    for point in results["live"]:
+        measured = f"{point['measured_speedup']:.2f} ×"
+        rows.append([point["policy"], f"{point['speedup']:.2f} ×", f"{point['seconds']:.2f}", measured])
+    return aligned([f"{results['live_rows']} texts, live", "fewer layers", "seconds", "measured"], rows)
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """The chosen point in a sentence or two."""
+    chosen, full = results["chosen"], results["exits"][-1]
+    depth = results["model"]["depth"]
+    said = f"{chosen['policy']}: {chosen['mean_layers']:.2f} of {depth} layers on average, "
+    said += f"{chosen['speedup']:.2f} × fewer; "
+    if chosen["score"] is not None:
+        metric = results["data"]["metrics"][0]
+        said += f"{metric} {percent(chosen['score'])} (full model {percent(full['scores'][metric])}); "
+    low, high = chosen["agreement_interval"]
+    said += f"same answer as the full model for {percent(chosen['agreement'])} % ({percent(low)}–{percent(high)})."
+    if results["picked_here"]:
+        said += "\nPicked on these very rows, so without a promise; `offramp calibrate` gives one."
+    return said
+
+
+def checkpoints_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The main score of every exit, a line per checkpoint."""
+    first = next(iter(results.values()))
+    metric = first["data"]["metrics"][0] if first["data"]["metrics"] else None
+    head = [f"{metric or 'same as full'}", *(f"exit {one['layer']}" for one in first["exits"])]
+    rows = []
+    for name, one in results.items():
+        cells = [percent(exit["scores"][metric] if metric else exit["agreement"]) for exit in one["exits"]]
+        rows.append([name, *cells])
+    return aligned(head, rows)
