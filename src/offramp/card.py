@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from offramp.config import AdaptiveConfig
 
-__all__ = ["model_card", "write"]
+__all__ = ["model_card", "warn_if_not_as_calibrated", "write"]
+
+logger = logging.getLogger("offramp")
 
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 
@@ -31,7 +34,7 @@ Made with offramp.
 | answer | {problem} |
 | labels | {labels} |
 | policy | `{policy}` |
-{notes}
+{promise}{notes}
 | exit on layer | head | reads |
 |---|---|---|
 {exits}
@@ -65,7 +68,22 @@ def model_card(config: AdaptiveConfig) -> str:
         problem=problem,
         labels="one number" if problem == "regression" else ", ".join(config.labels),
         policy=config.exit_policy,
+        promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
         notes=f"\n{config.notes}\n" if config.notes else "",
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
+
+
+def warn_if_not_as_calibrated(config: AdaptiveConfig, name: str, backend: str, dtype: str) -> None:
+    """A promise is about the backend and the dtype that it was made on."""
+    promised = config.calibrated
+    if promised and promised.get("promise") and (promised["backend"], promised["dtype"]) != (backend, dtype):
+        logger.warning(
+            "%s was calibrated on %s in %s and runs on %s in %s: its promise does not hold here. Calibrate again.",
+            name,
+            promised["backend"],
+            promised["dtype"],
+            backend,
+            dtype,
+        )

@@ -33,13 +33,19 @@ POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
 @dataclass(frozen=True)
 class ExitSpec:
-    """One exit: the layer that it sits on (from 1), the style of its head, and what the head reads."""
+    """One exit: the layer that it sits on (from 1), the style of its head, what the head reads.
+
+    Its logits are divided by the temperature, which calibrate may fit: above 1 it is less sure of itself.
+    """
 
     layer: int
     head: str = "linear"
     pooling: str = "mean"
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise BadModel(f"The exit on layer {self.layer} has the temperature {self.temperature}; it is above 0.")
         if self.head not in HEADS:
             raise UnknownName("head", self.head, HEADS)
         if self.pooling not in POOLINGS:

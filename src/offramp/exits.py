@@ -21,9 +21,10 @@ class Head(nn.Module):
     `features` is the classifier's input, which LTE reads too; `forward` is the logits.
     """
 
-    def __init__(self, size: int, labels: int, pooling: str, shape: HeadShape):
+    def __init__(self, size: int, labels: int, pooling: str, shape: HeadShape, temperature: float = 1.0):
         super().__init__()
         self.pooling = pooling
+        self.temperature = temperature
         self.input_norm = _norm(size, shape.input_norm_eps, shape.norm_bias)
         self.input_dropout = nn.Dropout(shape.input_dropout)
         self.dense = nn.Linear(size, size, bias=shape.dense_bias) if shape.dense else None
@@ -49,7 +50,8 @@ class Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The logits, (rows, classes)."""
-        return self.classifier(features)
+        logits = self.classifier(features)
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
 
 class SharedPooler(nn.Module):
@@ -71,9 +73,9 @@ class Exits(nn.ModuleDict):
         super().__init__()
         specs = config.exit_specs
         for spec in specs:
-            self[str(spec.layer)] = Head(
-                config.hidden_size, config.num_labels, spec.pooling, _shape(config, spec, spec is specs[-1])
-            )
+            shape = _shape(config, spec, spec is specs[-1])
+            sizes = (config.hidden_size, config.num_labels)
+            self[str(spec.layer)] = Head(*sizes, spec.pooling, shape, spec.temperature)
         if any(spec.head == "shared" for spec in specs):
             self["shared"] = SharedPooler(config.hidden_size)
         if config.lte:

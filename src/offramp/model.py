@@ -146,6 +146,7 @@ class AdaptiveModel(PreTrainedModel):
             rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
             raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
         model._hub_options = hub_options
+        card.warn_if_not_as_calibrated(model.config, str(name), "torch", str(model.dtype).removeprefix("torch."))
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:

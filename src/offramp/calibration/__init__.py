@@ -1,0 +1,1 @@
+"""A threshold that keeps a promise: what is at risk, how it is tested, in which order, and what is written down."""

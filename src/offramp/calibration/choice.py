@@ -1,0 +1,94 @@
+"""The choice itself: the cheapest setting that keeps a promise, or the best one at a given speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.calibration.bounds import rows_needed
+from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.search import per_exit
+from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
+from offramp.cost import layer_cost
+from offramp.errors import BadValue
+from offramp.grids import grid
+from offramp.judge import shape_of
+from offramp.policies import Policy
+from offramp.trace import Trace
+
+__all__ = ["SEED", "fastest", "promised", "shuffled"]
+
+SEED = 0  # of the one shuffle; nobody may pick the luckiest
+
+Choice = tuple[Policy | None, dict[str, Any]]  # and the evidence, with a sentence that says it
+
+
+def shuffled(trace: Trace) -> NDArray[np.int64]:
+    """The one order of a trace's rows that tests use."""
+    return np.random.default_rng(SEED).permutation(len(trace))
+
+
+def promised(
+    trace: Trace, order: NDArray[np.int64], promise: Promise, names: Sequence[str], own_thresholds: bool
+) -> Choice:
+    """The cheapest setting that passes: of one knob in its order, of several by a search on half the rows."""
+    shape = shape_of(trace)
+    policies = [policy for name in names for policy in grid(name, shape)]
+    told: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
+    if len(names) > 1 or own_thresholds:
+        half = len(order) // 2
+        search = Risk(promise, trace.take(np.sort(order[:half])))
+        if own_thresholds:
+            policies += [policy for name in names for policy in per_exit(search, name, shape)]
+        policies = pareto(search, policies)
+        trace = trace.take(np.sort(order[half:]))
+        order = shuffled(trace)
+        told |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
+    rows = f"{len(trace):,} rows"
+    need = rows_needed(promise.p_value, promise.level)
+    told |= {"test_rows": len(trace), "rows_needed": need}
+    wish = f"{promise} at {100 * promise.confidence:g} % confidence"
+    if len(trace) < need:
+        return None, told | {"sentence": f"Not with {rows}: {wish} takes {need:,} rows without a single error."}
+    tested = walk(Risk(promise, trace), policies, order)
+    last = fixed_sequence([one.p_value for one in tested], promise.level)
+    told["tested"] = [_told(one) for one in tested]
+    passed = tested[: 0 if last is None else last + 1]
+    best = min(passed, key=lambda one: one.mean_layers, default=None)
+    if best is None or best.mean_layers >= trace.depth:
+        return None, told | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
+    speedup = trace.depth / best.mean_layers
+    sentence = f"With {100 * promise.confidence:g} % confidence {promise}: shown on {rows} that training did not see, "
+    sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
+    return best.policy, told | _told(best) | {"speedup": speedup, "sentence": sentence}
+
+
+def fastest(trace: Trace, names: Sequence[str], wanted: float) -> Choice:
+    """The setting with the most answers like the full model's among those that are fast enough; no promise."""
+    if not wanted >= 1:
+        raise BadValue(f"speedup is {wanted:g}; it is at least 1.")
+    found: list[tuple[float, float, Policy]] = []
+    for name in names:
+        for policy in grid(name, shape_of(trace)):
+            left = trace.leave(policy)
+            speedup = layer_cost(left.layer, trace.depth).speedup
+            same = left.answers == trace.full
+            found.append((float((same.all(-1) if same.ndim > 1 else same).mean()), speedup, policy))
+    fast = [one for one in found if one[1] >= wanted]
+    if not fast:
+        most = max(one[1] for one in found)
+        return None, {"sentence": f"{wanted:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
+    agreement, speedup, policy = max(fast, key=lambda one: (one[0], one[1]))
+    sentence = (
+        f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on {len(trace):,} rows and "
+        f"answered {agreement:.1%} of them as the full model does."
+    )
+    return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
+
+
+def _told(one: Tested) -> dict[str, Any]:
+    return asdict(one) | {"policy": str(one.policy)}

@@ -1,0 +1,102 @@
+"""What may be promised: a loss per row of leaving early, whose mean is the risk.
+
+| risk           | a row's loss                                     | labels | test                             |
+|----------------|--------------------------------------------------|--------|----------------------------------|
+| `disagreement` | another answer than the full model's             | no     | exact binomial                   |
+| `accuracy`     | early wrong minus full wrong: −1, 0 or 1         | yes    | betting; clipped at 0: binomial  |
+
+A regression's answer is wrong, or another one, beyond a tolerance. Multi-label: the share of wrong labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.calibration.bounds import BOUNDS
+from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.stepper import Problem
+from offramp.trace import Departures, Trace
+
+__all__ = ["RISKS", "Promise", "Risk"]
+
+RISKS = {
+    "disagreement": "answers that differ from the full model's",
+    "accuracy": "accuracy lost against the full model",
+}
+USUAL_TEST = {"disagreement": "binomial", "accuracy": "betting"}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """At most `risk` of what, with which confidence."""
+
+    of: str = "disagreement"
+    risk: float = 0.01
+    confidence: float = 0.95
+    test: str = "auto"
+    tolerance: float | None = None  # of a regression
+
+    def __post_init__(self) -> None:
+        if self.of not in RISKS:
+            raise UnknownName("risk", self.of, RISKS)
+        if self.test == "auto":
+            object.__setattr__(self, "test", USUAL_TEST[self.of])
+        if self.test not in BOUNDS:
+            raise UnknownName("test", self.test, ["auto", *BOUNDS])
+        if not 0 < self.risk < 1:
+            raise BadValue(f"The risk is {self.risk:g}; it lies between 0 and 1, such as 0.01 for one percent.")
+        if not 0 < self.confidence < 1:
+            raise BadValue(f"The confidence is {self.confidence:g}; it lies between 0 and 1, such as 0.95.")
+
+    @property
+    def level(self) -> float:
+        """δ: how often the promise may be broken."""
+        return 1 - self.confidence
+
+    def p_value(self, losses: NDArray[Any]) -> float:
+        """How well the losses fit a risk above the promised one."""
+        if self.of == "accuracy" and self.test == "binomial":
+            return BOUNDS["binomial"](np.maximum(losses, 0), self.risk, self.level)
+        if self.of == "accuracy" and self.test == "hoeffding-bentkus":  # from −1 … 1 to 0 … 1
+            return BOUNDS[self.test]((losses + 1) / 2, (self.risk + 1) / 2, self.level)
+        return BOUNDS[self.test](losses, self.risk, self.level)
+
+    def __str__(self) -> str:
+        return f"at most {100 * self.risk:g} % {RISKS[self.of]}"
+
+
+@dataclass(frozen=True)
+class Risk:
+    """A promise about the rows of a trace."""
+
+    promise: Promise
+    trace: Trace
+
+    def __post_init__(self) -> None:
+        if self.promise.of == "accuracy" and self.trace.labels is None:
+            raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
+        if self.trace.problem is Problem.REGRESSION and self.promise.tolerance is None:
+            raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
+
+    def losses(self, left: Departures) -> NDArray[Any]:
+        """One per row, of rows that left somewhere."""
+        if self.promise.of == "disagreement":
+            return self._differs(left.answers, self.trace.full)
+        return self._wrong(left.answers) - self._wrong(self.trace.full)
+
+    def _differs(self, answers: NDArray[Any], full: NDArray[Any]) -> NDArray[Any]:
+        if self.trace.problem is Problem.REGRESSION:
+            return (np.abs(answers - full) > self.promise.tolerance).astype(np.int64)
+        other = answers != full
+        return (other.any(-1) if other.ndim > 1 else other).astype(np.int64)
+
+    def _wrong(self, answers: NDArray[Any]) -> NDArray[Any]:
+        labels = self.trace.labels
+        if self.trace.problem is Problem.REGRESSION:
+            return (np.abs(answers - labels) > self.promise.tolerance).astype(np.int64)
+        wrong = answers != labels
+        return wrong.mean(-1) if wrong.ndim > 1 else wrong.astype(np.int64)

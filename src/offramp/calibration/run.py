@@ -1,0 +1,133 @@
+"""`calibrate(model, promise)`: rows that training never saw, a test, and the policy in the model's config."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp import card
+from offramp.calibration.choice import SEED, fastest, promised, shuffled
+from offramp.calibration.risks import Promise
+from offramp.calibration.rows import rows_to_calibrate
+from offramp.calibration.temperature import fit_temperatures
+from offramp.errors import BadValue
+from offramp.evaluate import obtain_trace
+from offramp.grids import fitting, grid
+from offramp.judge import shape_of
+from offramp.model import AdaptiveModel
+from offramp.policies import Policy
+from offramp.questions import Given
+from offramp.trace import Trace
+from offramp.writing import staged_file
+
+__all__ = ["FILE", "Outcome", "Wishes", "calibrate"]
+
+FILE = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user may ask for beside the promise."""
+
+    policies: tuple[str, ...] = ()  # names
+    per_exit: bool = False  # a threshold of its own for every exit
+    speedup: float | None = None  # instead of a promise: the best quality at so many times fewer layers
+    temperature: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found; without a policy nothing was written."""
+
+    policy: Policy | None
+    sentence: str
+    evidence: dict[str, Any]
+
+
+def calibrate(
+    name: str, given: Given, promise: Promise, wishes: Wishes | None = None, *, trace_file: Path | None = None
+) -> Outcome:
+    """Find the cheapest setting that keeps the promise and write it into the model's folder."""
+    wishes = wishes or Wishes()
+    folder = Path(name)
+    if not folder.is_dir():
+        raise BadValue(f"{name} is no folder: calibrate writes into one. Download or copy the model first.")
+    model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
+    questions = rows_to_calibrate(folder, model, given)
+    with tempfile.TemporaryDirectory() as place:
+        trace = obtain_trace(model, questions, trace_file or Path(place) / "trace.safetensors")
+        return _calibrate(folder, model, trace, promise, wishes)
+
+
+def _calibrate(folder: Path, model: AdaptiveModel, trace: Trace, promise: Promise, wishes: Wishes) -> Outcome:
+    names = wishes.policies or (_usual(model, trace),)
+    for one in names:
+        if one not in fitting(shape_of(trace)):
+            grid(one, shape_of(trace))  # says why not
+    order = shuffled(trace)
+    temperatures = None
+    if wishes.temperature:
+        cut = len(order) // 4
+        temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
+        trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
+        order = shuffled(trace)
+    if wishes.speedup is not None:
+        policy, told = fastest(trace, names, wishes.speedup)
+    else:
+        policy, told = promised(trace, order, promise, names, wishes.per_exit)
+    evidence = told | {
+        "policy": None if policy is None else str(policy),
+        "rows": len(trace),
+        "seed": SEED,
+        "temperatures": None if temperatures is None else temperatures.tolist(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
+    }
+    if policy is not None:
+        write(folder, model, policy, evidence, temperatures)
+    return Outcome(policy, evidence["sentence"], evidence)
+
+
+def _usual(model: AdaptiveModel, trace: Trace) -> str:
+    own = model.config.exit_policy
+    fits = fitting(shape_of(trace))
+    if own.name in fits:
+        return own.name
+    return "learned" if "learned" in fits and "entropy" not in fits else fits[0]
+
+
+def write(
+    folder: Path,
+    model: AdaptiveModel,
+    policy: Policy,
+    evidence: dict[str, Any],
+    temperatures: NDArray[np.float64] | None,
+) -> None:
+    """The evidence, the card, and last the config, each replaced as a whole."""
+    config = model.config
+    config.policy = policy.to_dict()
+    machine = evidence["machine"]
+    config.calibrated = {
+        "promise": evidence["promise"],
+        "sentence": evidence["sentence"],
+        "backend": machine["backend"],
+        "dtype": machine["dtype"],
+    }
+    if temperatures is not None:
+        specs = [
+            replace(spec, temperature=float(f"{spec.temperature * warmer:.6g}"))
+            for spec, warmer in zip(config.exit_specs, temperatures, strict=True)
+        ]
+        config.exits = [asdict(spec) for spec in specs]
+    with staged_file(folder / FILE, overwrite=True) as file:
+        file.write(json.dumps(evidence, indent=1, ensure_ascii=False) + "\n")
+    card.write(config, folder)
+    with staged_file(folder / "config.json", overwrite=True) as file:
+        file.write(config.to_json_string())

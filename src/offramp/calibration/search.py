@@ -1,0 +1,41 @@
+"""Thresholds of their own for every exit: found by descent, exit by exit, for several prices of risk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offramp.calibration.risks import Risk
+from offramp.errors import BadValue
+from offramp.grids import Shape, grid, parameter
+from offramp.policies import Policy
+
+__all__ = ["per_exit"]
+
+PRICES = np.geomspace(1, 1000, 12)  # what a unit of risk is worth in units of the full model's cost
+STEPS, ROUNDS = 24, 2
+
+
+def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
+    """For each price the thresholds that make cost plus priced risk smallest on these rows."""
+    tried = grid(name, shape)
+    tried = [tried[place] for place in np.linspace(0, len(tried) - 1, STEPS).astype(int)]
+    first = tried[0]
+    if name not in ("entropy", "confidence", "margin", "learned", "patience-confidence"):
+        raise BadValue(f"Policy {name!r} has no threshold per exit; leave --per-exit out.")
+    values = [parameter(policy) or 0.0 for policy in tried]
+    early = len(shape.exits) - 1
+    found = []
+    for price in PRICES:
+        best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))
+        chosen = [best] * early
+        for _ in range(ROUNDS):
+            for place in range(early):
+                options = {value: (*chosen[:place], value, *chosen[place + 1 :]) for value in values}
+                chosen[place] = min(values, key=lambda value: _worth(risk, first.with_threshold(options[value]), price))
+        found.append(first.with_threshold(tuple(chosen)))
+    return list(dict.fromkeys(found))
+
+
+def _worth(risk: Risk, policy: Policy, price: float) -> float:
+    left = risk.trace.leave(policy)
+    return float(left.layer.mean()) / risk.trace.depth + price * max(0.0, float(risk.losses(left).mean()))

@@ -1,0 +1,41 @@
+"""One temperature per exit, so that one threshold means the same everywhere; answers stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from offramp.errors import BadInput
+from offramp.stepper import Problem
+from offramp.trace import Trace
+
+__all__ = ["fit_temperatures"]
+
+COLD, HOT = 0.05, 20.0
+
+
+def fit_temperatures(trace: Trace) -> NDArray[np.float64]:
+    """Per exit the temperature under which its probabilities explain the labels best (least log loss)."""
+    if trace.problem is Problem.REGRESSION:
+        raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
+    if trace.labels is None:
+        raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
+    labels = np.asarray(trace.labels)
+    return np.array([_fit(trace.logits[:, place], labels) for place in range(len(trace.points))])
+
+
+def _fit(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    logits = logits.astype(np.float64)
+
+    def loss(log_temperature: float) -> float:
+        warmed = logits / np.exp(log_temperature)
+        if labels.ndim == 2:
+            return float(np.logaddexp(0, np.where(labels == 1, -warmed, warmed)).mean())
+        return float(-log_softmax(warmed, axis=-1)[np.arange(len(labels)), labels].mean())
+
+    found = minimize_scalar(loss, bounds=(np.log(COLD), np.log(HOT)), method="bounded")
+    return float(f"{np.exp(found.x):.4g}")

@@ -1,0 +1,76 @@
+"""Choose the cheapest threshold that keeps a promise, with a statistical guarantee, and write it into the model.
+
+The promise is about answers that differ from the full model's (no labels needed: any text file serves), or about
+accuracy lost against labels. The rows are those that training set aside; other rows may be named, but none that were
+trained on. Ends with 1, and changes nothing, if the promise cannot be kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from offramp.cli import arguments
+from offramp.cli.data import add_data, given
+from offramp.errors import BadValue
+
+EXAMPLES = """\
+examples:
+  offramp calibrate MODEL --risk 0.02 --confidence 0.9
+  offramp calibrate MODEL --of accuracy --risk 0.01
+  offramp calibrate MODEL --file tickets.txt --risk 0.01              (no labels)
+  offramp calibrate MODEL --speedup 2                                 (no promise: the best quality at that speed)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp calibrate`."""
+    arguments.add_model(parser)
+    promise = parser.add_argument_group("the promise")
+    promise.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
+    promise.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
+    promise.add_argument(
+        "--of",
+        choices=["disagreement", "accuracy"],
+        default="disagreement",
+        help="of what: answers unlike the full model's, or accuracy lost against labels (disagreement)",
+    )
+    promise.add_argument(
+        "--test",
+        choices=["auto", "binomial", "betting", "hoeffding-bentkus"],
+        default="auto",
+        help="auto: binomial for disagreement, betting for accuracy; binomial on accuracy counts losses only, not "
+        "gains, and is the cautious choice",
+    )
+    promise.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
+    promise.add_argument("--speedup", type=float, metavar="S", help="no promise: the best quality at S × fewer layers")
+    leaving = parser.add_argument_group("leaving")
+    leaving.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="which policy's number is chosen (the model's own, else entropy); several are searched on half the rows",
+    )
+    leaving.add_argument("--per-exit", action="store_true", help="a threshold of its own for every exit, likewise")
+    leaving.add_argument("--temperature", action="store_true", help="first fit a temperature per exit on a quarter")
+    add_data(parser, "The rows are those that training set aside.")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace of those rows to read, or to record there")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Calibrate and say what was promised."""
+    try:
+        from offramp.calibration.risks import Promise
+        from offramp.calibration.run import FILE, Wishes, calibrate
+    except ImportError as err:
+        raise BadValue(f"Calibrating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
+    promise = Promise(args.of, args.risk, args.confidence, args.test, args.tolerance)
+    wishes = Wishes(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
+    outcome = calibrate(args.model, given(args), promise, wishes, trace_file=args.trace)
+    print(outcome.sentence)
+    if outcome.policy is None:
+        print(f"{args.model} is unchanged.")
+        return 1
+    print(f"The policy is in {args.model}/config.json, the evidence in {args.model}/{FILE}.")
+    return 0
