@@ -1,0 +1,523 @@
+"""The report page: safe as text, and right in a real browser (Chromium, driven by selenium)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from offramp.report.page import render
+
+SCORES = [0.778, 0.813, 0.869, 0.880, 0.884, 0.883]  # per exit, as a small encoder has on SST-2
+HOSTILE = '</script><script>window.pwned = 1</script><!-- <img src=x onerror="window.pwned = 1"> \u2028 &lt;'
+
+
+def point(policy, layers, score, agreement, metrics=("acc",), parameter=None):
+    return {
+        "policy": policy,
+        "parameter": parameter,
+        "score": score if metrics else None,
+        "scores": dict.fromkeys(metrics, score) if metrics else None,
+        "agreement": agreement,
+        "mean_layers": layers,
+        "cost": layers / 6,
+        "speedup": 6 / layers,
+        "flops": 28_411_392 * layers,
+    }
+
+
+def curve(name, count, power, metrics=("acc",)):
+    """Points from all six layers to the first; the higher the power, the later the score falls."""
+    points = []
+    for step in range(count):
+        share = step / (count - 1)
+        score = SCORES[-1] - (SCORES[-1] - SCORES[0]) * share**power
+        points.append(point(f"{name}:{share:.2f}", 6 - 5 * share, score, 1 - 0.2 * share**power, metrics, share))
+    return points
+
+
+def example(text, label, answer, score, layer):
+    return {"text": text, "label": label, "answer": answer, "score": score, "exit_layer": layer}
+
+
+def findings(metrics=("acc",), chosen=True, live=True):
+    """What an evaluation of a model of six layers could have found on SST-2."""
+    metrics = list(metrics)
+    policies = {
+        "entropy": curve("entropy", 60, 5, metrics),
+        "patience": curve("patience", 6, 2.5, metrics),
+        "learned": curve("learned", 40, 3.4, metrics),
+    }
+    best = policies["entropy"][37]
+    runs = [
+        {**best, "seconds": 3.2 / 1.9, "measured_speedup": 1.9},
+        {**policies["patience"][3], "seconds": 2.0, "measured_speedup": 1.6},
+    ]
+    return {
+        "offramp": "0.1.0",
+        "date": "2026-11-16T06:00:00+00:00",
+        "command": "offramp evaluate minilm-sst2 --task sst-2 --data-dir glue --policy entropy,patience,learned",
+        "model": {
+            "name": "minilm-sst2",
+            "fingerprint": "ab12cd34ef567890",
+            "family": "bert",
+            "depth": 6,
+            "layers": [1, 2, 3, 4, 5, 6],
+            "labels": ["negative", "positive"],
+            "problem": "single_label_classification",
+            "policy": "entropy:0.63",
+            "parameters": 22_713_216,
+        },
+        "data": {"name": "sst-2, dev", "rows": 872, "fingerprint": "99aabbccddeeff00", "metrics": metrics},
+        "machine": {"backend": "torch", "dtype": "float32", "device": "cpu", "threads": 2, "cpu": "AMD EPYC 7763"},
+        "exits": [
+            {
+                "exit": layer,
+                "layer": layer,
+                "scores": dict.fromkeys(metrics, score) if metrics else None,
+                "interval": [score - 0.026, score + 0.024] if metrics else None,
+                "agreement": agreement,
+                "flops": 28_411_392 * layer,
+            }
+            for layer, score, agreement in zip(range(1, 7), SCORES, [0.80, 0.84, 0.91, 0.95, 0.98, 1.0], strict=True)
+        ],
+        "policies": policies,
+        "oracle": [
+            point(f"oracle:{n}", 1 + 0.5 * (1 - 0.5**n), 0.778 + 0.17 * (1 - 0.5**n), 0.9, metrics) for n in range(6)
+        ]
+        if metrics
+        else None,
+        "chosen": {
+            **best,
+            "interval": [0.859, 0.902],
+            "agreement_interval": [0.969, 0.989],
+            "exits": [212, 301, 158, 96, 49, 56],
+        }
+        if chosen
+        else None,
+        "live": runs if live else None,
+        "plain_seconds": 3.2 if live else None,
+        "live_rows": 512 if live else None,
+        "examples": {
+            "easiest": [
+                example("a gorgeous , witty , seductive movie .", "positive", "positive", 0.998, 1),
+                example("the worst film of the year .", "negative", "negative", 0.996, 1),
+                example(
+                    "compelling from its first scene to its last , and very funny .", "positive", "positive", 0.991, 1
+                ),
+            ],
+            "hardest": [
+                example("if this is a failure , it is a glorious failure .", "positive", "negative", 0.61, 6),
+                example(["what was once original", "now seems pedestrian ."], None, "negative", 0.55, 5),
+                example("it goes on and on and on . " * 40, "negative", "negative", 0.58, 6),
+            ],
+        },
+        "calibration": {
+            "sentence": "On 6,737 texts set aside the risk of another answer is at most 2 % (sure to 90 %)."
+        },
+    }
+
+
+def regression():
+    results = findings(metrics=["pearson", "spearmanr"])
+    results["model"].update(problem="regression", labels=["LABEL_0"])
+    results["examples"] = {
+        "easiest": [example(["a man plays a flute", "a man is playing"], 4.5, None, 4.42, 1)],
+        "hardest": [],
+    }
+    results["calibration"] = None
+    return results
+
+
+def bare():
+    """The least that the schema allows."""
+    results = findings(metrics=[], chosen=False, live=False)
+    for name in ("oracle", "chosen", "live", "plain_seconds", "live_rows", "calibration"):
+        del results[name]
+    results["policies"] = {}
+    results["examples"] = {"easiest": [], "hardest": []}
+    for one in results["exits"]:
+        del one["scores"], one["interval"]
+    return results
+
+
+def many_exits():
+    """Twenty-four layers, two exits on the last, one per-layer policy with a long name, nine policies."""
+    results = findings()
+    results["model"].update(depth=24, layers=list(range(1, 25)), name="a-name-without-any-space" * 6)
+    results["exits"] = [
+        {**results["exits"][0], "exit": n, "layer": min(n, 24), "scores": {"acc": 0.6 + n / 100}} for n in range(1, 26)
+    ]
+    for name in ("confidence", "margin", "vote", "patience-confidence", "new", "newer"):
+        results["policies"][name] = curve(name, 30, 3 + len(name) / 8)
+    for one in [results["chosen"], *(one for line in results["policies"].values() for one in line)]:
+        one["mean_layers"] *= 4
+    results["chosen"].update(policy="entropy:" + ",".join(["0.31"] * 25), exits=[35] * 25)
+    return results
+
+
+# ---- the text alone
+
+
+class Scripts(HTMLParser):
+    """The content of every script, and whatever tries to load something."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.scripts, self.loads, self.inside = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.inside = tag == "script"
+        if self.inside:
+            self.scripts.append("")
+        self.loads += [value for name, value in attributes if name in ("src", "href") and value != "data:,"]
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def hostile():
+    results = findings()
+    results["model"].update(name=HOSTILE, labels=[HOSTILE, "positive"], policy=HOSTILE)
+    results["data"]["name"] = results["command"] = results["machine"]["cpu"] = HOSTILE
+    results["calibration"] = {"sentence": HOSTILE}
+    results["policies"][HOSTILE] = curve(HOSTILE, 5, 6)
+    results["chosen"]["policy"] = HOSTILE
+    for examples in results["examples"].values():
+        examples[0].update(text=HOSTILE, label=HOSTILE, answer=HOSTILE)
+    return results
+
+
+def test_the_results_come_back_from_the_page():
+    embedded, _ = Scripts(render(hostile())).scripts
+    assert json.loads(embedded) == hostile()
+
+
+def test_no_text_ends_the_script_or_begins_a_comment():
+    page = Scripts(render(hostile()))
+    (embedded, code), loads = page.scripts, page.loads
+    assert not re.search("[<>&\u2028\u2029]", embedded) and embedded.isascii()
+    assert "innerHTML" not in code and not loads
+
+
+def test_half_a_surrogate_pair_can_be_written():
+    assert b"\\ud800" in render({"command": "\ud800"}).encode("utf-8")
+
+
+def test_numbers_that_json_has_not_become_null():
+    results = {"exits": [{"scores": {"mcc": float("nan")}, "interval": (float("-inf"), 1)}]}
+    embedded, _ = Scripts(render(results)).scripts
+    assert json.loads(embedded) == {"exits": [{"scores": {"mcc": None}, "interval": [None, 1]}]}
+
+
+def test_a_text_that_looks_like_the_place_is_left_alone():
+    embedded, _ = Scripts(render({"command": "RESULTS_GO_HERE"})).scripts
+    assert json.loads(embedded) == {"command": "RESULTS_GO_HERE"}
+
+
+# ---- in the browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One headless Chromium for all tests here."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install offramp[dev])")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
+    options = selenium.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a page from the disk, so many pixels wide; afterwards the console must be silent."""
+
+    def open_page(results, width=1000, **media):
+        file = tmp_path / "report.html"
+        file.write_text(render(results), encoding="utf-8")
+        emulate(browser, width, **media)
+        browser.get(file.as_uri())
+        browser.execute_async_script(FRAME)
+        return browser
+
+    yield open_page
+    assert browser.get_log("browser") == []
+
+
+def emulate(browser, width, scheme="light", media=""):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def text(browser, selector):
+    """What is written there, with ordinary spaces; None if nobody can see it."""
+    element = browser.find_element("css selector", selector)
+    return element.text.replace("\u00a0", " ") if element.is_displayed() else None
+
+
+def hover(browser, place):
+    """Move the mouse to where a piece of JavaScript says."""
+    x, y = browser.execute_script(place)
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+
+
+def vertex(name, index):
+    """JavaScript that says where a point of a line is."""
+    return f"""
+        const line = document.querySelector('#plot [data-series="{name}"] .line');
+        line.scrollIntoView({{block: "center"}});
+        const [x, y] = line.getAttribute("d").slice(1).split("L")[{index}].split(" ").map(Number);
+        const place = new DOMPoint(x, y).matrixTransform(line.getScreenCTM());
+        return [place.x, place.y];
+    """
+
+
+def middle(selector):
+    """JavaScript that says where the middle of an element is."""
+    return f"""
+        const element = document.querySelector({selector!r});
+        element.scrollIntoView({{block: "center"}});
+        const place = element.getBoundingClientRect();
+        return [place.x + place.width / 2, place.y + place.height / 2];
+    """
+
+
+PAGES = {
+    "whole": findings,
+    "no labels": lambda: findings(metrics=[]),
+    "nothing chosen": lambda: findings(chosen=False),
+    "no seconds": lambda: findings(live=False),
+    "two metrics": lambda: findings(metrics=["acc_and_f1", "acc", "f1"]),
+    "regression": regression,
+    "bare": bare,
+    "many exits": many_exits,
+    "hostile": hostile,
+    "empty": dict,
+}
+
+
+FITS = "return document.documentElement.scrollWidth <= innerWidth"
+FRAME = "requestAnimationFrame(() => requestAnimationFrame(() => arguments[0]()))"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_every_width_and_loads_nothing(show, name):
+    page = show(PAGES[name](), 360)
+    assert page.execute_script(FITS)
+    emulate(page, 1600)
+    assert page.execute_async_script(FRAME) is None and page.execute_script(FITS)
+    assert page.execute_script("return performance.getEntriesByType('resource')") == []
+    assert not re.search(r"undefined|NaN|null|\[object", text(page, "main"))
+    assert text(page, "h1") and text(page, "#lead")
+
+
+def test_the_headline_says_it_in_plain_words(show):
+    page = show(findings())
+    assert text(page, "h1") == "minilm-sst2 on sst-2, dev"
+    assert text(page, "#lead") == (
+        "At entropy:0.63 the model runs 2.9 of 6 layers on average (2.09 × fewer), "
+        "accuracy 87.3 % (full model 88.3 %), same answer as the full model for 98.1 % of the texts. "
+        "Measured 1.9 × faster than the plain model here."
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (None, "Seconds were not measured."),
+        (1.0, "Measured about as fast as the plain model here."),
+        (0.8, "Measured slower than the plain model here, at 0.80 × its speed."),
+    ],
+)
+def test_nothing_is_called_faster_that_was_not(show, ratio, said):
+    results = findings(live=ratio is not None)
+    if ratio is not None:
+        results["live"][0]["measured_speedup"] = ratio
+    page = show(results)
+    assert text(page, "#lead").endswith(said)
+    assert "faster" not in text(page, "main")
+
+
+def test_what_is_unknown_is_left_out(show):
+    page = show(findings(metrics=[], chosen=False, live=False))
+    assert text(page, "#curve h2") == "Agreement with the full model against layers run"
+    assert "No policy was chosen" in text(page, "#lead")
+    assert "accuracy" not in text(page, "main") and "interval" not in text(page, "main")
+    assert text(page, "#leaving") is None and text(page, "#live") is None
+
+
+@pytest.mark.parametrize(("name", "index"), [("entropy", 20), ("entropy", 50), ("patience", 3), ("learned", 35)])
+def test_pointing_at_the_curve_shows_the_nearest_point(show, name, index):
+    results = findings()
+    page = show(results)
+    hover(page, vertex(name, index))
+    one = results["policies"][name][index]
+    mega = one["flops"] / 1e6
+    assert text(page, "#tip").split("\n") == [
+        one["policy"],
+        "accuracy", f"{100 * one['score']:.1f} %",
+        "agreement", f"{100 * one['agreement']:.1f} %",
+        "mean layers", f"{one['mean_layers']:.2f}",
+        "speedup, computed", f"{one['speedup']:.2f} ×",
+        "FLOPs per text", f"{mega:.0f} MFLOPs" if mega >= 100 else f"{mega:.1f} MFLOPs",
+        *(["seconds, measured", "2.00 s"] if (name, index) == ("patience", 3) else []),
+    ]  # fmt: skip
+    hover(page, "return [1, 1]")
+    assert text(page, "#tip") is None
+
+
+def test_a_tap_shows_it_too(show):
+    page = show(findings(), 360)
+    x, y = page.execute_script(vertex("entropy", 50))
+    for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
+        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    assert text(page, "#tip").startswith("entropy:0.85")
+    assert page.execute_script(FITS)
+
+
+def test_lines_that_coincide_are_named_together(show):
+    results = findings()
+    results["policies"]["confidence"] = curve("confidence", 60, 5)
+    page = show(results)
+    hover(page, vertex("entropy", 45))
+    assert {"entropy:0.76", "also confidence:0.76"} <= set(text(page, "#tip").split("\n"))
+
+
+def test_arrow_keys_go_along_a_line_and_over_to_the_next(show):
+    page = show(findings())
+    plot = page.find_element("id", "plot")
+    page.execute_script("arguments[0].focus()", plot)
+    seen = []
+    for key in ("\ue013", "\ue013", "\ue012", "\ue012", "\ue014"):  # up, up, left, left, right
+        plot.send_keys(key)
+        seen.append(text(page, "#tip").split("\n")[0])
+    assert seen[0].startswith("everybody leaves at layer 3")  # from the chosen point to the fixed exits
+    assert seen[1:] == ["learned:0.59", "learned:0.62", "learned:0.64", "learned:0.62"]
+    assert "learned:0.62 accuracy" in page.find_element("id", "spoken").get_attribute("textContent")
+    plot.send_keys("\ue00c")
+    assert text(page, "#tip") is None
+
+
+def test_pointing_at_a_bar_says_how_many_leave(show):
+    page = show(findings())
+    assert text(page, ".bars tbody tr:nth-child(2)").split() == ["layer", "2", "301", "34.5", "%"]
+    hover(page, middle(".bars tbody tr:nth-child(2) .bar"))
+    assert text(page, "#tip").split("\n") == [
+        "Layer 2",
+        "leave here", "301 (34.5 %)",
+        "have left by then", "58.8 %",
+        "accuracy of this exit", "81.3 %",
+        "FLOPs per text", "56.8 MFLOPs",
+    ]  # fmt: skip
+
+
+def test_the_legend_hides_and_shows_a_line(show):
+    page = show(findings())
+    lines = {name: f'#plot [data-series="{name}"]' for name in ("entropy", "patience", "oracle", "fixed exits")}
+    assert all(page.find_element("css selector", line).is_displayed() for line in lines.values())
+    place = vertex("entropy", 20)
+    hover(page, place)
+    assert text(page, "#tip").startswith("entropy")
+    button = page.find_element("css selector", '.keys [data-series="entropy"]')
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert not page.find_element("css selector", lines["entropy"]).is_displayed()
+    assert page.find_element("css selector", lines["patience"]).is_displayed()
+    hover(page, place)
+    assert not text(page, "#tip").startswith("entropy")
+    button.click()
+    assert page.find_element("css selector", lines["entropy"]).is_displayed()
+
+
+def test_the_tables_carry_the_numbers(show):
+    page = show(findings(), 1600)
+    assert text(page, "#exits tbody tr:nth-child(3)") == "3 86.9 % 84.3–89.3 % 91.0 % 85.2 MFLOPs"
+    assert text(page, "#live tbody tr:nth-child(1)") == "plain model 6.00 1.00 × 3.20 s 1.00 ×"
+    assert text(page, "#live tbody tr:nth-child(2)") == "entropy:0.63 2.86 2.09 × 1.68 s 1.90 ×"
+    assert "512 texts" in text(page, "#live")
+    assert "872 rows" in text(page, "#reproduce") and "22,713,216 parameters" in text(page, "#reproduce")
+    assert "16 November 2026, 06:00 UTC" in text(page, "#reproduce")
+
+
+def test_an_example_shows_its_layers_and_whether_it_is_right(show):
+    page = show(findings())
+    hard = "#examples .examples > div:nth-child(2) li"
+    assert text(page, f"{hard}:nth-child(1) .said") == "●●●●●● answer negative (61.0 %), label positive – wrong"
+    assert text(page, f"{hard}:nth-child(2) .said") == "●●●●●· answer negative (55.0 %)"
+    assert page.find_element("css selector", f"{hard}:nth-child(2) .dots").accessible_name == "5 of 6 layers"
+    assert len(text(page, f"{hard}:nth-child(3) .start")) < 300
+    page.find_element("css selector", f"{hard}:nth-child(3) summary").click()
+    assert text(page, f"{hard}:nth-child(3) .start") is None
+    assert text(page, f"{hard}:nth-child(3) details").count("it goes on and on") == 40
+    page = show(regression())
+    assert text(page, "#examples .said") == "●····· answer 4.42, label 4.50"
+
+
+def test_hostile_texts_stay_texts(show):
+    page = show(hostile())
+    assert page.execute_script("return window.pwned") is None
+    assert page.execute_script("return document.querySelectorAll('img, script').length") == 2
+    for selector in ("h1", "#reproduce code", "#calibration .lead", "#examples .text", "#examples b"):
+        assert HOSTILE in page.find_element("css selector", selector).get_attribute("textContent"), selector
+
+
+def channels(colour):
+    """Red, green and blue of #rrggbb, 0 to 1."""
+    return [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def contrast(one, other):
+    """WCAG's contrast of two colours."""
+    light = [
+        sum(w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for w, c in zip(LUMA, rgb, strict=True))
+        for rgb in (channels(one), channels(other))
+    ]
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
+LUMA = (0.2126, 0.7152, 0.0722)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_can_be_read(show, scheme):
+    page = show(findings(), scheme=scheme)
+    names = ["paper", "ink", "muted", "wrong", *(f"c{slot}" for slot in range(8))]
+    style = "const style = getComputedStyle(document.documentElement);"
+    look = f"{style} return arguments[0].map(name => style.getPropertyValue('--' + name))"
+    paper, *others = page.execute_script(look, names)
+    background = page.execute_script(f"{style} return style.backgroundColor")
+    assert background == f"rgb({', '.join(str(round(255 * channel)) for channel in channels(paper))})"
+    assert (sum(channels(paper)) < 1) == (scheme == "dark")
+    assert all(contrast(paper, colour) >= 4.5 for colour in others[:3])  # letters
+    assert all(contrast(paper, colour) >= 3 for colour in others[3:])  # lines
+
+
+def test_it_prints_on_white_with_whole_tables(show):
+    page = show(findings(metrics=["acc_and_f1", "acc", "f1"]), 680, scheme="dark", media="print")
+    look = "const style = getComputedStyle(document.documentElement); return [style.backgroundColor, style.color]"
+    assert page.execute_script(look) == ["rgb(255, 255, 255)", "rgb(28, 28, 26)"]
+    cut = "return [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.execute_script(cut) == 0
+    emulate(page, 1600, scheme="dark")
+    printed = page.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})
+    pdf = base64.b64decode(printed["data"])
+    assert pdf.startswith(b"%PDF-")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 4
