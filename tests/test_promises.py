@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from offramp.calibration.bounds import BOUNDS, betting, binomial, hoeffding_bentkus, rows_needed
+from offramp.calibration.bounds import BOUNDS, binomial, hoeffding_bentkus, rows_needed
 from offramp.calibration.risks import Promise
 from offramp.calibration.sequence import fixed_sequence
 from offramp.errors import BadValue, UnknownName

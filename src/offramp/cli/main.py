@@ -22,6 +22,7 @@ __all__ = ["main"]
 COMMANDS = {
     "train": "put exits on an encoder and train them, by any of the published recipes",
     "evaluate": "say what every exit is worth and what every policy costs",
+    "compare": "lay the curves of several evaluations side by side",
     "calibrate": "choose the cheapest threshold that keeps a promise about quality",
     "predict": "answer the texts of a file, easy ones after few layers",
     "info": "say what a model folder holds",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from offramp.cli import arguments
+from offramp.errors import BadValue
 from offramp.reading import FORMATS, Source, format_of, read_texts
 from offramp.writing import check_free, staged_file, writing
 
@@ -29,6 +30,7 @@ examples:
   cat reviews.txt | offramp predict MODEL - --policy entropy:0.3
   offramp predict MODEL dev.tsv --text-column sentence1 --pair-column sentence2 --all-scores
   offramp predict MODEL big.jsonl --max-layers 6 --output answers.tsv
+  offramp predict MODEL GLUE/SST-2/test.tsv --format glue --task sst-2 --output SUBMISSION
 """
 
 
@@ -54,13 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     result = parser.add_argument_group("writing")
     arguments.add_output(result, required=False, what="a file for the answers (standard output)")
     result.add_argument(
-        "--format", choices=["jsonl", "tsv"], help="how answers are written (by OUT's ending, else jsonl)"
+        "--format",
+        choices=["jsonl", "tsv", "glue", "elue"],
+        help="how answers are written (by OUT's ending, else jsonl); glue and elue: FILE is the task's official test "
+        "file, OUT a folder for the files that the benchmark takes",
     )
+    result.add_argument("--task", metavar="T", help="glue and elue: the task, such as mnli or elue-sst-2")
+    result.add_argument("--split", metavar="S", help="glue and elue: which test file FILE is (by its name)")
     result.add_argument("--all-scores", action="store_true", help="every label's probability")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, write."""
+    if args.format in ("glue", "elue"):
+        return _submit(args)
     source = Source(
         args.file,
         args.input_format or format_of(args.file),
@@ -88,6 +97,24 @@ def run(args: argparse.Namespace) -> int:
     lines = _as_tsv(answers, labels) if chosen == "tsv" else _as_json(answers, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
+    return 0
+
+
+def _submit(args: argparse.Namespace) -> int:
+    """The files of a benchmark."""
+    if args.task is None or args.output is None:
+        raise BadValue(f"--format {args.format} needs --task, and --output, a folder for its files.")
+    if args.file == "-":
+        raise BadValue(f"--format {args.format} reads the official test file; name it instead of -.")
+    from offramp.model import AdaptiveModel
+    from offramp.submissions import submit
+
+    model = AdaptiveModel.from_pretrained(args.model)
+    options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
+    options["batch_tokens"] = args.batch_tokens
+    place = {"split": args.split, "overwrite": args.overwrite}
+    for file in submit(model, args.format, args.task, Path(args.file), args.output, **place, **options):
+        print(file)
     return 0
 
 

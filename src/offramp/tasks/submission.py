@@ -1,13 +1,32 @@
-"""The files that ELUE takes: predictions, and for a model that leaves early the layer of each row."""
+"""The files that GLUE and ELUE take: predictions, and for a model that leaves early the layer of each row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from offramp.tasks.task import Task
 from offramp.writing import staged_file
 
-__all__ = ["write_elue"]
+__all__ = ["elue_name", "glue_name", "write_elue", "write_glue"]
+
+
+def glue_name(task: Task, split: str) -> str:
+    """The official file's name: MNLI's two halves have one each."""
+    if task.name == "mnli":
+        return "MNLI-mm.tsv" if split.endswith("mismatched") else "MNLI-m.tsv"
+    return f"{task.folder}.tsv"
+
+
+def elue_name(task: Task) -> str:
+    """The task as ELUE writes it."""
+    return task.name.removeprefix("elue-")
+
+
+def write_glue(folder: Path, name: str, answers: Sequence[object], *, overwrite: bool = False) -> Path:
+    """`SST-2.tsv` and its like: rows from 0; labels as the task spells them, values with three decimals."""
+    written = (f"{answer:.3f}" if isinstance(answer, float) else answer for answer in answers)
+    return _write(folder / name, "prediction", written, overwrite, "\n")
 
 
 def write_elue(
@@ -30,8 +49,8 @@ def write_elue(
     return written
 
 
-def _write(file: Path, column: str, values: Iterable[object], overwrite: bool) -> Path:
+def _write(file: Path, column: str, values: Iterable[object], overwrite: bool, end: str = "\r\n") -> Path:
     with staged_file(file, overwrite) as out:
-        out.write(f"index\t{column}\r\n")
-        out.writelines(f"{index}\t{value}\r\n" for index, value in enumerate(values))
+        out.write(f"index\t{column}{end}")
+        out.writelines(f"{index}\t{value}{end}" for index, value in enumerate(values))
     return file

@@ -1,0 +1,157 @@
+"""Several runs side by side: score at equal cost, cost at equal score, and the area between their curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.elue import elue_score, read_reference, track
+from offramp.errors import BadInput, BadValue
+from offramp.report import figures
+from offramp.report.files import read_results
+
+__all__ = ["Compared", "Curve", "compare", "curve_of", "reference_curve"]
+
+COSTS = (0.25, 0.4, 0.5, 0.6, 0.75, 1.0)  # shares of the layers of the deepest model
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The best that a run can do within each cost: its points' upper hull to the left, in layers."""
+
+    name: str
+    layers: NDArray[np.float64]  # ascending
+    scores: NDArray[np.float64]  # never falling: who may spend more need not
+    elue: list[tuple[float, float]]  # (operations as ELUE counts, score) of the points
+    parameters: int
+
+    def at(self, layers: float) -> float | None:
+        """The best score within a cost; None where even the cheapest point costs more."""
+        place = int(np.searchsorted(self.layers, layers + 1e-9, side="right")) - 1
+        return float(self.scores[place]) if place >= 0 else None
+
+    def cost_of(self, score: float) -> float | None:
+        """The cheapest cost that reaches a score."""
+        place = int(np.searchsorted(self.scores, score - 1e-12, side="left"))
+        return float(self.layers[place]) if place < len(self.scores) else None
+
+
+def curve_of(name: str, results: Mapping[str, Any], policy: str) -> Curve:
+    """The curve of one policy of a run (`layer`: its exits alone)."""
+    lines = dict(results["policies"]) | {"layer": results["static"]}
+    if policy not in lines:
+        raise BadInput(f"{name} has no curve of {policy!r}; it has {', '.join(lines)}.")
+    if not results["data"]["metrics"]:
+        raise BadInput(f"{name} was evaluated without labels; there is no score to compare.")
+    points = sorted(lines[policy], key=lambda point: (point["mean_layers"], -point["score"]))
+    layers = np.array([point["mean_layers"] for point in points])
+    scores = np.maximum.accumulate([point["score"] for point in points])
+    counted = [(point["elue_flops"], point["score"]) for point in lines[policy] if point["elue_flops"] is not None]
+    return Curve(name, layers, scores, counted, int(results["model"]["parameters"]))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The tables of a comparison, the first run being what the others are measured against."""
+
+    metric: str
+    data: str
+    depth: int
+    curves: tuple[Curve, ...]
+    elue: dict[str, float | None] | None
+
+    def at_cost(self) -> list[list[float | None]]:
+        """Per run the score at each of COSTS."""
+        return [[curve.at(share * self.depth) for share in COSTS] for curve in self.curves]
+
+    def at_score(self) -> list[list[float | None]]:
+        """Per run the layers that reach the first run's best score less 2, 1, 0.5 and 0 points."""
+        best = float(self.curves[0].scores[-1])
+        return [[curve.cost_of(best - less) for less in (0.02, 0.01, 0.005, 0.0)] for curve in self.curves]
+
+    def areas(self) -> list[float]:
+        """The mean height of each curve above the first one's, over the costs that both can afford."""
+        found = []
+        for curve in self.curves:
+            start = max(curve.layers[0], self.curves[0].layers[0])
+            costs = np.linspace(start, self.depth, 2001)
+            apart = [(curve.at(cost) or 0.0) - (self.curves[0].at(cost) or 0.0) for cost in costs]
+            found.append(float(np.mean(apart)))
+        return found
+
+
+def compare(
+    runs: Sequence[Path],
+    names: Sequence[str] | None,
+    policy: str,
+    *,
+    reference: Sequence[Path] = (),
+    clamp: bool = False,
+) -> tuple[Compared, list[dict[str, Any]]]:
+    """Read runs on the same data and lay their curves side by side."""
+    if len(runs) < 2:
+        raise BadValue("Compare at least two runs.")
+    names = list(names or _names(runs))
+    if len(names) != len(runs) or len(set(names)) < len(names):
+        raise BadValue(f"{len(runs)} runs need as many different names; got {', '.join(names)}.")
+    results = [read_results(run) for run in runs]
+    for run, one in zip(runs[1:], results[1:], strict=True):
+        _check_same_data(runs[0], results[0], run, one)
+    curves = tuple(curve_of(name, one, policy) for name, one in zip(names, results, strict=True))
+    scores = None
+    if reference:
+        known = reference_curve(reference)
+        scores = {curve.name: elue_score(curve.elue, known, clamp) if curve.elue else None for curve in curves}
+    data = results[0]["data"]
+    depth = max(one["model"]["depth"] for one in results)
+    return Compared(data["metrics"][0], data["name"], depth, curves, scores), results
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """The folders' own names, with the one above where they are alike."""
+    own = [run.resolve().name for run in runs]
+    return own if len(set(own)) == len(own) else [f"{run.resolve().parent.name}/{run.resolve().name}" for run in runs]
+
+
+def _check_same_data(first: Path, left: Mapping[str, Any], other: Path, right: Mapping[str, Any]) -> None:
+    if left["data"]["fingerprint"] != right["data"]["fingerprint"]:
+        raise BadInput(
+            f"{first} is about {left['data']['name']} ({left['data']['rows']:,} rows), {other} about other rows "
+            f"({right['data']['name']}, {right['data']['rows']:,}); evaluate both on the same."
+        )
+    if left["data"]["metrics"][:1] != right["data"]["metrics"][:1]:
+        raise BadInput(f"{first} and {other} are judged by different metrics; evaluate both by the same.")
+
+
+def reference_curve(given: Sequence[Path]) -> list[tuple[float, float]]:
+    """(operations, score) points from a CSV file, or from the user's own static runs, one point each."""
+    if len(given) == 1 and given[0].is_file():
+        return read_reference(given[0])
+    points = []
+    for run in given:
+        results = read_results(run)
+        if not results["data"]["metrics"] or results["static"][0]["elue_flops"] is None:
+            raise BadInput(f"{run} is no reference: it has no score, or ELUE does not count its family.")
+        full = max(results["static"], key=lambda point: point["mean_layers"])
+        points.append((full["elue_flops"], full["score"]))
+    return points
+
+
+def draw(folder: Path, compared: Compared, results: Sequence[Mapping[str, Any]], policy: str) -> None:
+    """All curves in one figure, each run's exits as markers."""
+    lines = [
+        (curve.name, (dict(one["policies"]) | {"layer": one["static"]})[policy])
+        for curve, one in zip(compared.curves, results, strict=True)
+    ]
+    exits = [(f"{curve.name}, exits", one["static"]) for curve, one in zip(compared.curves, results, strict=True)]
+    figures.curves(folder, lines, compared.metric, title=f"{compared.data}, {policy}", exits=exits)
+
+
+def tracks(compared: Compared) -> dict[str, str]:
+    """ELUE's parameter track of each run."""
+    return {curve.name: track(curve.parameters) for curve in compared.curves}
