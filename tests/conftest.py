@@ -38,3 +38,23 @@ def glue(tmp_path_factory) -> Path:
     from tests.reviews import write_glue
 
     return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+@pytest.fixture(scope="session")
+def reviews(tmp_path_factory) -> Path:
+    """A GLUE folder with a larger small SST-2: enough rows to calibrate on."""
+    from tests.reviews import write_glue
+
+    return write_glue(tmp_path_factory.mktemp("reviews"), train=1200, dev=120)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, encoders, reviews) -> Path:
+    """A tiny model whose exits learnt something, not all alike, with its checkpoints; copy it to write into it."""
+    from offramp.training.run import train
+    from tests.reviews import settings
+
+    output = tmp_path_factory.mktemp("trained") / "model"
+    options = {"calibration_split": 0.4, "eval_every": 45, "keep_checkpoints": True, "learning_rate": 1e-3}
+    train(settings(encoders["bert"], reviews, output, **options))
+    return output

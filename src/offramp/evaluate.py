@@ -52,13 +52,17 @@ def evaluate(
     wanted: Wanted,
     *,
     trace_file: Path | None = None,
+    run: Path | None = None,
     overwrite: bool = False,
     command: str = "",
 ) -> dict[str, Any]:
-    """Evaluate a model on labelled rows (or on texts alone: then against its own full answers)."""
+    """Evaluate a model on labelled rows (or on texts alone: then against its own full answers).
+
+    `run` is the training's folder, where that is not the model's: it tells which rows are meant.
+    """
     check_free(output, overwrite)
     model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
-    questions = ask(name, model.config, given, "dev")
+    questions = ask(name, model.config, given, "dev", run)
     with staged_folder(output, overwrite, RESULTS) as folder:
         trace = obtain_trace(model, questions, trace_file or folder / TRACE)
         elue = flops_per_exit(model.config, wanted.elue_length)
@@ -134,15 +138,22 @@ def flat(chosen: Chosen) -> dict[str, Any]:
 
 def live(model: AdaptiveModel, questions: Questions, chosen: Chosen, line: list[Point]) -> dict[str, Any]:
     """Seconds of the chosen point, of a few along its curve, and of the plain model."""
-    ordered = sorted(line, key=lambda point: point.mean_layers)
-    along = [ordered[int(share * (len(ordered) - 1))] for share in (0.2, 0.6)] if ordered else []
-    points = {point.policy: point for point in [chosen.point, *along]}
+    points = {point.policy: point for point in [chosen.point, *_along(line)]}
     found = race(model, questions.rows.texts, [parse(policy) for policy in points])
     timed = [
         asdict(point) | {"seconds": seconds, "measured_speedup": found.plain / seconds}
         for point, seconds in zip(points.values(), found.seconds, strict=True)
     ]
     return {"live": timed, "plain_seconds": found.plain, "live_rows": found.rows}
+
+
+def _along(line: list[Point]) -> list[Point]:
+    """Two points that cut a curve's range of costs into thirds."""
+    if not line:
+        return []
+    low, high = (most(point.mean_layers for point in line) for most in (min, max))
+    wanted = (low + (high - low) / 3, low + 2 * (high - low) / 3)
+    return [min(line, key=lambda point: abs(point.mean_layers - cost)) for cost in wanted]
 
 
 def draw(folder: Path, results: dict[str, Any]) -> None:

@@ -71,10 +71,13 @@ class Questions:
         return replace(self, rows=Rows([rows.texts[i] for i in places], labels, rows.skipped))
 
 
-def ask(model: str, config: AdaptiveConfig, given: Given, split: str) -> Questions:
-    """Read the rows; `split` is the one that is taken where none is named."""
+def ask(model: str, config: AdaptiveConfig, given: Given, split: str, run: Path | None = None) -> Questions:
+    """Read the rows; `split` is the one that is taken where none is named.
+
+    `run` is the training's folder, where that is not the model's (checkpoints lie in it).
+    """
     split = given.split or split
-    given = _completed(model, given, split)
+    given = _completed(run or Path(model), given, split)
     questions = _of_task(given, split) if given.task is not None else _own(given, config, split)
     for told in questions.rows.skipped:
         logger.warning("%s", told)
@@ -83,10 +86,11 @@ def ask(model: str, config: AdaptiveConfig, given: Given, split: str) -> Questio
     return replace(questions, task=replace(questions.task, labels=labels if questions.task.labels else None), rows=rows)
 
 
-def _completed(model: str, given: Given, split: str) -> Given:
+def _completed(run: Path, given: Given, split: str) -> Given:
     """What is not given, as the model's training had it."""
-    trained = _trained(Path(model))
+    trained = _trained(run)
     own = any(getattr(given, name) is not None for name in COLUMNS) or given.dataset is not None
+    own = own or (given.file is not None and format_of(given.file) != "tsv")  # the official files are TSV
     other_task = (
         trained.get("task") != given.task if given.task is not None else own and trained.get("task") is not None
     )

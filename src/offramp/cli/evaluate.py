@@ -85,9 +85,8 @@ def _evaluate(args: argparse.Namespace, model: str, output: Path, wanted: Any) -
     from offramp.evaluate import evaluate
 
     command = shlex.join(["offramp", *sys.argv[1:]])
-    return evaluate(
-        model, given(args), output, wanted, trace_file=args.trace, overwrite=args.overwrite, command=command
-    )
+    options = {"trace_file": args.trace, "overwrite": args.overwrite, "command": command}
+    return evaluate(model, given(args), output, wanted, run=Path(args.model), **options)
 
 
 def _all_checkpoints(args: argparse.Namespace, wanted: Any) -> int:
