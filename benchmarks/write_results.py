@@ -6,7 +6,6 @@ python benchmarks/write_results.py
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,22 +14,21 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import torch
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
-from offramp.cost import layer_cost
-from offramp.loop import run
+from offramp.grids import grid
+from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
-from offramp.replay import Replay
-from offramp.stepper import Problem, Said
+from offramp.stepper import Problem
 from offramp.tasks import TASKS
 from offramp.tasks.metrics import score
-from offramp.trace import answers
+from offramp.trace import Trace
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from training_results import RESULTS, RUNS
+from write_calibration import section
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
@@ -86,45 +84,51 @@ class Trained:
         dev = next(iter(self.record["dev"].values()))
         return [100 * one[self.record["metric"]] for one in dev]
 
-    @cached_property
-    def trace(self) -> dict[str, torch.Tensor]:
-        """Logits and labels."""
-        return load_file(RESULTS / f"{self.name}.safetensors")
+    @property
+    def minutes(self) -> str:
+        """Of training; unknown where it was interrupted and went on."""
+        stages = self.record["stages"]
+        if any(stage["resumed"] for stage in stages):
+            return "–"
+        return f"{sum(stage['seconds'] or 0 for stage in stages) / 60:.0f}"
 
     @cached_property
-    def said(self) -> list[Said]:
-        """The trace as the loop reads it."""
-        logits = self.trace["logits"].float()
+    def trace(self) -> Trace:
+        """What every exit said about the dev rows."""
+        kept = load_file(RESULTS / f"{self.name}.safetensors")
         problem = TASKS[self.record["task"]].problem
-        known = self.trace.get("uncertainty")
-        return [
-            Said(number, layer, problem, logits[:, number - 1], None if known is None else known[:, number - 1].float())
-            for number, layer in enumerate(self.record["layers"], 1)
-        ]
+        labels = kept["labels"].astype(np.float64 if problem is Problem.REGRESSION else np.int64)
+        sure = kept.get("uncertainty")
+        layers = self.record["layers"]
+        about = {"model": {"problem": problem.value, "layers": layers, "depth": layers[-1]}}
+        nothing = np.empty(0)
+        return Trace(
+            about,
+            kept["logits"].astype(np.float32),
+            *(nothing, nothing, nothing),
+            labels,
+            None if sure is None else sure.astype(np.float32),
+        )
 
     def at(self, policy: Policy) -> Point:
         """What a policy gives on these rows."""
-        left = run(Replay(self.said), {}, policy)
-        problem = self.said[0].problem
-        given, full = answers(left.logits.numpy(), problem), answers(self.said[-1].logits.numpy(), problem)
-        labels = self.trace["labels"].numpy()
-        labels = labels if problem is Problem.REGRESSION else labels.astype(np.int64)
-        metric = self.record["metric"]
+        left, metric, labels = self.trace.leave(policy), self.record["metric"], self.trace.labels
+        assert labels is not None
         return Point(
             str(policy),
-            layer_cost(left.layer, self.record["layers"][-1]).mean_layers,
-            100 * score([metric], given, labels)[metric],
-            100 * float(np.mean(given != full)),
+            float(left.layer.mean()),
+            100 * score([metric], left.answers, labels)[metric],
+            100 * float(np.mean(left.answers != self.trace.full)),
         )
 
+    @cached_property
     def curve(self) -> list[Point]:
         """Leaving by entropy, from nobody to everybody at once."""
-        most = math.log(self.said[0].logits.shape[-1])
-        return [self.at(Entropy(round(threshold, 4))) for threshold in np.linspace(0, most, 70)]
+        return [self.at(policy) for policy in grid("entropy", shape_of(self.trace))]
 
     def cheapest(self, disagreement: float) -> Point:
         """The fewest layers at which no more than so many percent of the answers change."""
-        return min((one for one in self.curve() if one.disagreement <= disagreement), key=lambda one: one.layers)
+        return min((one for one in self.curve if one.disagreement <= disagreement), key=lambda one: one.layers)
 
 
 def read() -> list[Trained]:
@@ -182,7 +186,7 @@ def exits_table(runs: list[Trained], key: str | None = None) -> list[str]:
             str(one.record["seed"]),
             *cells,
             f"{np.mean(one.scores):.1f}",
-            f"{one.record['seconds'] / 60:.0f}",
+            one.minutes,
         ]
         if classes:
             row += [_saving(one, 1.3), _saving(one, 2.0)] if len(one.scores) > 1 else ["", ""]
@@ -201,7 +205,7 @@ def draw(runs: list[Trained], title: str, file: str) -> list[str]:
     colours = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
     for colour, one in zip(colours * 3, runs, strict=False):
         left.plot(one.record["layers"], one.scores, marker="o", ms=3, color=colour, label=one.recipe)
-        points = one.curve()
+        points = one.curve
         right.plot([p.layers for p in points], [p.score for p in points], color=colour, label=one.recipe)
     metric = runs[0].record["metric"]
     left.set(xlabel="exit on layer", ylabel=f"dev {metric}, %", title="each exit alone")
@@ -288,7 +292,7 @@ def regression(some: list[Trained]) -> list[str]:
     rows = []
     for one in some:
         ways: list[Policy] = [Patience(p, t) for p in (1, 2, 3) for t in (0.1, 0.25, 0.5)]
-        if one.said[0].uncertainty is not None:
+        if one.trace.has_lte:
             ways += [Learned(value) for value in (0.1, 0.2, 0.3, 0.4, 0.5)]
         points = [one.at(policy) for policy in ways]
         rows += [[one.recipe, f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}"] for p in points]
@@ -312,6 +316,7 @@ def main() -> None:
     lines += sst2(
         runs, "mpnet-sst2-", "GLUE SST-2, all-mpnet-base-v2 (twelve layers), 20,000 rows, two epochs", "mpnet-sst2"
     )
+    lines += section()
     lines += elue(runs)
     lines += small(runs)
     (DOCS / "results.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -1,0 +1,125 @@
+"""Calibrate trained models and see whether the promise holds on dev: the last figures of docs/results.md.
+
+    python benchmarks/calibration_results.py --data DIR --work DIR [--runs NAME,NAME]
+
+WORK holds the runs of training_results.py, DATA the official GLUE folder. Each run's copy is calibrated on the rows
+that its training set aside, at risk 2 % and confidence 90 %, once for disagreement and once for loss of accuracy; then
+dev says what became of it, in rows, layers and seconds. Since GLUE's training rows are phrases and its dev rows
+sentences, a third figure is of dev alone: calibrated on one random half, checked on the other, over and over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offramp import AdaptiveModel
+from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.run import calibrate
+from offramp.calibration.sequence import fixed_sequence, walk
+from offramp.evaluate import obtain_trace
+from offramp.flops import count_flops
+from offramp.grids import grid
+from offramp.judge import Judge, shape_of
+from offramp.questions import Given, ask
+from offramp.timing import race
+from offramp.trace import Trace
+
+RESULTS = Path(__file__).parent / "results" / "calibration"
+RUNS = ("minilm-sst2-joint-42", "mpnet-sst2-deebert-42")
+RISK, CONFIDENCE = 0.02, 0.9
+HALVES = 400  # random halves of dev
+
+
+def halves(trace: Trace, promise: Promise) -> dict[str, float]:
+    """How often the promise is broken on the half that it was not made on, and what it saves on the mean."""
+    rng = np.random.default_rng(0)
+    policies = grid("entropy", shape_of(trace))
+    broken, layers, excess = 0, [], []
+    for _ in range(HALVES):
+        order = rng.permutation(len(trace))
+        mine, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
+        tested = walk(Risk(promise, mine), policies, rng.permutation(len(mine)))
+        last = fixed_sequence([one.p_value for one in tested], promise.level)
+        if last is None:
+            layers.append(float(trace.depth))
+            excess.append(0.0)
+            continue
+        left = other.leave(tested[last].policy)
+        risk = float(Risk(promise, other).losses(left).mean())
+        broken += risk > promise.risk
+        layers.append(float(left.layer.mean()))
+        excess.append(risk)
+    return {
+        "halves": HALVES,
+        "rows": len(trace) // 2,
+        "above": broken / HALVES,
+        "mean_risk": float(np.mean(excess)),
+        "speedup": trace.depth / float(np.mean(layers)),
+    }
+
+
+def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """A run's two promises, on the rows they were made on and on dev."""
+    source = args.work / name
+    given = Given(task="sst-2", data_dir=str(args.data / "GLUE"))
+    model: AdaptiveModel = AdaptiveModel.from_pretrained(source)
+    questions = ask(str(source), model.config, given, "dev")
+    dev = obtain_trace(model, questions, args.work / f"{name}.dev.trace")
+    judge = Judge(dev, questions.metrics, count_flops(model))
+    told: dict[str, Any] = {}
+    policies = []
+    for of in ("disagreement", "accuracy"):
+        promise = Promise(of, RISK, CONFIDENCE)
+        with tempfile.TemporaryDirectory() as place:
+            copy = Path(place) / name
+            shutil.copytree(source, copy)
+            outcome = calibrate(str(copy), given, promise, trace_file=args.work / f"{name}.calibration.trace")
+        print(f"{name}, {of}: {outcome.sentence}", flush=True)
+        if outcome.policy is None:
+            told[of] = {"sentence": outcome.sentence}
+            continue
+        policies.append((of, outcome.policy))
+        evidence = {key: outcome.evidence[key] for key in ("policy", "losses", "p_value", "test_rows", "speedup")}
+        told[of] = {"calibration": evidence, "dev": asdict(judge.choose(outcome.policy))}
+        told[of]["halves"] = halves(dev, promise)
+    found = race(model, questions.rows.texts, [policy for _, policy in policies])
+    for (of, _), seconds in zip(policies, found.seconds, strict=True):
+        told[of] |= {"seconds": seconds, "measured": found.plain / seconds}
+    return {
+        "run": name,
+        "risk": RISK,
+        "confidence": CONFIDENCE,
+        "full": judge.exits()[-1].scores["acc"],
+        "rows": len(dev),
+        "live_rows": found.rows,
+        "plain_seconds": found.plain,
+        "promises": told,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        **{key: dev.about["machine"][key] for key in ("cpu", "threads", "dtype")},
+    }
+
+
+def main() -> None:
+    """Calibrate what is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--runs", default=",".join(RUNS))
+    args = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for name in args.runs.split(","):
+        record = one(name, args)
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
