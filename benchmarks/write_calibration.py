@@ -8,9 +8,9 @@ from typing import Any
 from calibration_results import RESULTS
 
 SETTING = """\
-Calibrated on the rows that training set aside, at risk {risk:.0%} and confidence {confidence:.0%}, by entropy; then seen
-on the {rows} dev rows. {date}, {cpu}, {threads} threads; seconds against the plain encoder in the same run, {live_rows}
-texts, tokenising included (`benchmarks/calibration_results.py`)."""
+Calibrated on the rows that training set aside, at risk {risk:.0%} and confidence {confidence:.0%}, by entropy; then
+seen on the {rows} dev rows. {date}, {cpu}, {threads} threads; seconds against the plain encoder in the same run,
+{live_rows} texts, tokenising included (`benchmarks/calibration_results.py`)."""
 PHRASES = """\
 GLUE SST-2's training rows are mostly phrases, its dev rows whole sentences: dev is harder than what the promise was
 made on, and a promise holds only for rows like those. So the same with dev alone, calibrated on a random half and
