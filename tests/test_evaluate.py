@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score, f1_score
 
 from offramp import AdaptiveModel
@@ -161,12 +163,16 @@ def test_bootstrap_intervals_cover_as_often_as_they_say():
 # -- what may be asked ---------------------------------------------------------------------------
 
 
-def test_a_trace_is_read_instead_of_a_pass(run, trained, capsys, tmp_path, monkeypatch):
-    import offramp.evaluate
-
-    monkeypatch.setattr(offramp.evaluate, "record", lambda *_: pytest.fail("recorded again"))
-    evaluates(capsys, trained, "--trace", run / "trace.safetensors", "--no-live", "-o", tmp_path / "out")
-    assert results_of(tmp_path / "out")["exits"] == results_of(run)["exits"]
+def test_a_trace_is_read_instead_of_a_pass(run, trained, capsys, tmp_path):
+    """A trace whose last exit was made to contradict itself shows in the results: the model was not asked again."""
+    arrays, file = load_file(run / "trace.safetensors"), tmp_path / "t.safetensors"
+    arrays["logits"][:, -1] *= -1
+    with safe_open(run / "trace.safetensors", "np") as opened:
+        save_file(arrays, file, opened.metadata())
+    evaluates(capsys, trained, "--trace", file, "--no-live", "-o", tmp_path / "out")
+    before, after = results_of(run)["exits"], results_of(tmp_path / "out")["exits"]
+    assert after[-1]["scores"]["acc"] == pytest.approx(1 - before[-1]["scores"]["acc"])
+    assert [one["scores"] for one in after[:-1]] == [one["scores"] for one in before[:-1]]
     assert not (tmp_path / "out" / "trace.safetensors").exists()
 
 
