@@ -48,7 +48,8 @@ class Clock(TrainerCallback):
     """The time between two updates of a run."""
 
     def __init__(self, last: int):
-        self.last, self.times = last, {}  # type: ignore[var-annotated]
+        self.last = last
+        self.times: dict[int, float] = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note it."""
@@ -105,10 +106,10 @@ def by_hand(folder: str, data: Any, order: list[int], updates: int, recipe: str)
             break
         labels = batch.pop("labels")
         parts = losses(model(batch), labels, recipe)
-        parts[0].backward(retain_graph=len(parts) > 1)  # type: ignore[no-untyped-call]
+        torch.autograd.backward(parts[0], retain_graph=len(parts) > 1)
         if len(parts) > 1:
             first = [value.grad.clone() for value in projected if value.grad is not None]
-            parts[1].backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(parts[1])
             second = [value.grad - a for value, a in zip(projected, first, strict=True) if value.grad is not None]
             inner = sum(float((a * b).sum()) for a, b in zip(first, second, strict=True))
             along = min(inner / sum(float((a * a).sum()) for a in first), 0.0)

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from offramp.grids import grid
 from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
+from offramp.report.figures import COLOURS
 from offramp.stepper import Problem
 from offramp.tasks import TASKS
 from offramp.tasks.metrics import score
@@ -202,8 +203,7 @@ def _saving(one: Trained, disagreement: float) -> str:
 def draw(runs: list[Trained], title: str, file: str) -> list[str]:
     """Two pictures: each exit alone, and score against layers run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    colours = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
-    for colour, one in zip(colours * 3, runs, strict=False):
+    for colour, one in zip(COLOURS * 2, runs, strict=False):
         left.plot(one.record["layers"], one.scores, marker="o", ms=3, color=colour, label=one.recipe)
         points = one.curve
         right.plot([p.layers for p in points], [p.score for p in points], color=colour, label=one.recipe)

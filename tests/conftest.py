@@ -6,6 +6,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,27 @@ def trained(tmp_path_factory, encoders, reviews) -> Path:
     options = {"calibration_split": 0.4, "eval_every": 45, "keep_checkpoints": True, "learning_rate": 1e-3}
     train(settings(encoders["bert"], reviews, output, **options))
     return output
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A saved model."""
+    from tests.tiny import adaptive
+
+    root = tmp_path_factory.mktemp("cli")
+    made = adaptive("bert", root / "encoder", num_labels=3, policy="patience:1", labels=["no", "perhaps", "yes"])
+    made.save_pretrained(root / "model")
+    return str(root / "model")
+
+
+@pytest.fixture
+def copied(model, tmp_path):
+    """The same model in a folder that may be broken."""
+    return Path(shutil.copytree(model, tmp_path / "broken"))
+
+
+@pytest.fixture
+def texts(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("a lovely film\n\nbad\n")
+    return str(file)

@@ -20,8 +20,8 @@ from offramp.judge import shape_of
 from offramp.policies import parse
 from offramp.recording import record
 from offramp.training.holdout import read_hashes
+from tests.calls import fails
 from tests.reviews import rows, write_sts
-from tests.test_cli import fails
 from tests.tiny import LAYERS, adaptive
 
 

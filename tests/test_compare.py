@@ -10,7 +10,7 @@ from offramp.cli.main import main
 from offramp.compare import compare, curve_of
 from offramp.elue import elue_score, macs_per_exit, read_reference, track
 from offramp.errors import BadInput, BadValue
-from tests.test_cli import fails
+from tests.calls import fails
 from tests.tiny import adaptive
 
 

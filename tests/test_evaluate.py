@@ -19,8 +19,8 @@ from offramp.intervals import bootstrap, bootstrap_mean, exact_share
 from offramp.judge import Judge
 from offramp.policies import parse
 from offramp.trace import read_trace
+from tests.calls import fails
 from tests.reviews import rows, write_sts
-from tests.test_cli import fails
 from tests.tiny import LAYERS, adaptive
 
 FILES = {

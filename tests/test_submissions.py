@@ -10,7 +10,7 @@ from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.elue import flops_per_exit
 from offramp.tasks import TASKS
-from tests.test_cli import fails
+from tests.calls import fails
 from tests.tiny import LAYERS, adaptive
 
 NAMES = {

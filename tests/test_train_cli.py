@@ -12,8 +12,8 @@ import yaml
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from tests.calls import fails
 from tests.reviews import rows, write_sts
-from tests.test_cli import fails
 from tests.tiny import tokenizer
 
 FAST = ["--max-steps", "2", "--batch-size", "8", "--cpu", "--max-length", "16"]

@@ -89,8 +89,9 @@ def judged(judge: Judge, model: AdaptiveModel, questions: Questions, wanted: Wan
     trace = judge.trace
     shape = shape_of(trace)
     given, names = _given(wanted.policies, fitting(shape))
-    options = {"thresholds": wanted.thresholds, "patience": wanted.patience}
-    lines = {one: judge.curve(grid(one, shape, **options)) for one in names}  # type: ignore[arg-type]
+    lines = {
+        one: judge.curve(grid(one, shape, thresholds=wanted.thresholds, patience=wanted.patience)) for one in names
+    }
     policy = given or _own_policy(model) or parse(cheapest(lines[names[0]], USUAL).policy)
     model.choose(policy)  # refuses one that does not fit
     chosen = judge.choose(policy)

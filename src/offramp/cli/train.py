@@ -69,7 +69,8 @@ def _add(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
         return
     kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Any": _several}
     kind = kinds[str(one.type).removesuffix(" | None")]
-    metavar = about.get("metavar") or {int: "N", float: "X"}.get(kind, one.name.split("_")[-1].upper())  # type: ignore[call-overload]
+    usual = "N" if kind is int else "X" if kind is float else one.name.split("_")[-1].upper()
+    metavar = about.get("metavar") or usual
     group.add_argument(
         flag, type=kind, choices=about.get("choices"), metavar=None if "choices" in about else metavar, help=text
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -51,7 +52,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(ABC):
     """A way to train exits; a subclass's fields are its options."""
 
     name: ClassVar[str]
@@ -64,6 +65,6 @@ class Recipe:
 
     faithful: bool = field(default=False, metadata={"help": "train as the original did, quirks and all"})
 
+    @abstractmethod
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """What is trained, one after the other; `task` is the benchmark's name where there is one."""
-        raise NotImplementedError
