@@ -211,6 +211,7 @@ def mistakes(tmp_path, glue):
         ([*task, "--recipe", "romebert-sd", "--reduction", "foo"], "reduction is 'foo'; say elements or rows"),
         (["--task", "sts-b", "--data-dir", sts], "but sts-b has 10; is it another suite's?"),
         ([*task, "--schedule", "downhill"], "No schedule is called 'downhill'"),
+        ([*task, "--schedule", "cosine_with_min_lr"], "No schedule is called 'cosine_with_min_lr'"),
         ([*task, "--report-to", "pigeon"], "Nothing can be reported to 'pigeon' here"),
         ([*task, "--seeds", "1,1"], "seeds are [1, 1]; list whole numbers, each once"),
         ([*task, "--config", tmp_path / "none.yaml"], "Cannot read"),

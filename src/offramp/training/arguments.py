@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import SchedulerType
 
 from offramp.errors import BadValue, UnknownName
 from offramp.recipes import Published
@@ -16,13 +15,24 @@ from offramp.training.settings import Settings
 
 __all__ = ["library_arguments", "on_cpu"]
 
+# those of the library that need no numbers of their own, and no score to watch
+SCHEDULES = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+)
+
 
 def library_arguments(
     settings: Settings, published: Published, place: Path, epochs: float, judge: str | None
 ) -> TrainingArguments:
     """What is not given is what the recipe's authors used; `judge` is the score that chooses the checkpoint."""
-    if settings.schedule not in (names := [kind.value for kind in SchedulerType]):
-        raise UnknownName("schedule", settings.schedule, names)
+    if settings.schedule not in SCHEDULES:
+        raise UnknownName("schedule", settings.schedule, SCHEDULES)
 
     def or_published(name: str) -> Any:
         given = getattr(settings, name)

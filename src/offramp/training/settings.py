@@ -67,7 +67,7 @@ class Settings:
     weight_decay: float | None = option(None, "training", "AdamW's")
     adam_epsilon: float = option(1e-8, "training", "AdamW's")
     warmup: float | None = option(None, "training", "steps; below 1 a share of all steps")
-    schedule: str = option("linear", "training", "any of transformers' schedules")
+    schedule: str = option("linear", "training", "a schedule of transformers' that needs no numbers of its own")
     max_grad_norm: float = option(1.0, "training", "gradients are clipped to it; 0 for never")
     label_smoothing: float = option(0.0, "training", "0 to 1")
     class_weights: Any = option(None, "training", "balanced, or a number per class: 1,2.5", metavar="W")
