@@ -218,11 +218,11 @@ def mistakes(tmp_path, glue):
     ]
 
 
-@pytest.mark.parametrize("number", range(43))
+@pytest.mark.parametrize("number", range(44))
 def test_a_mistake_is_one_line_and_leaves_nothing(number, encoder, glue, capsys, tmp_path):
     (tmp_path / "case").mkdir()
     cases = mistakes(tmp_path / "case", glue)
-    assert len(cases) == 43
+    assert len(cases) == 44
     arguments, wanted = cases[number]
     output = tmp_path / "out"
     fast = ["--cpu"]
