@@ -49,8 +49,11 @@ def macs_per_exit(config: AdaptiveConfig, length: int = LENGTH) -> NDArray[np.in
 
 
 def flops_per_exit(config: AdaptiveConfig, length: int = LENGTH) -> NDArray[np.int64] | None:
-    """Operations of a row that leaves at each exit; None for a family that ELUE's counter does not know."""
-    return 2 * macs_per_exit(config, length) if config.backbone.model_type in COUNTED else None
+    """Operations of a row that leaves at each exit; None where ELUE's counter does not know the family or the ramp."""
+    ramp_answers = config.faithful and config.ramp == "answers"
+    if config.backbone.model_type not in COUNTED or ramp_answers:
+        return None
+    return 2 * macs_per_exit(config, length)
 
 
 def elue_score(points: Curve, reference: Curve, clamp: bool = False) -> float:

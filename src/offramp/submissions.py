@@ -86,7 +86,7 @@ def _elue(
     files = write_elue(folder, elue_name(task), spelled, None if static else layers, setting, overwrite=overwrite)
     costs = flops_per_exit(model.config, LENGTH)
     if costs is not None:
-        at = {point.layer: cost for point, cost in zip(model.stepper.exits, costs, strict=False)}
+        at = {point.layer: cost for point, cost in zip(model.stepper.exits, costs, strict=True)}
         flops = float(np.mean([at[layer] for layer in layers]))
         size = sum(value.numel() for value in model.parameters())
         told = {files[0].name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}

@@ -24,6 +24,8 @@ def fit_temperatures(trace: Trace) -> NDArray[np.float64]:
         raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
     if trace.labels is None:
         raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
+    if trace.about["model"]["faithful"]:
+        raise BadInput("A faithful model's exits stay as the original had them; leave --temperature out.")
     labels = np.asarray(trace.labels)
     return np.array([_fit(trace.logits[:, place], labels) for place in range(len(trace.points))])
 
