@@ -53,13 +53,18 @@ class LearnedExits(Recipe):
 
 @dataclass(frozen=True)
 class SelfDistillation(Recipe):
-    """The plain sum, and the last exit's softmax as a second label, summed over rows as in the original."""
+    """The plain sum, and the last exit's softmax as a second label.
+
+    The original sums the second over a batch's rows, eight in its scripts; it weighs as much here in batches of any
+    size. Faithful is the sum itself, under which labels hardly count in a large batch.
+    """
 
     name: ClassVar[str] = "self-distillation"
     paper: ClassVar[str] = PAPER
-    about: ClassVar[str] = "joint, the last exit's probabilities as labels too (summed over the rows of a batch)"
+    about: ClassVar[str] = "joint, the last exit's probabilities as labels too"
     problems: ClassVar[tuple[Problem, ...]] = (Problem.SINGLE_LABEL,)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("joint", lambda outcome, step: joint(outcome) + summed_soft_labels(outcome)),)
+        batch = None if self.faithful else self.published.batch_size
+        return (Stage("joint", lambda outcome, step: joint(outcome) + summed_soft_labels(outcome, batch)),)

@@ -108,13 +108,15 @@ def distillation(outcome: Outcome, gamma: float, temperature: float, reduction: 
     return (1 - gamma) * early_exits(outcome) + gamma * soft_labels(outcome, temperature, reduction)
 
 
-def summed_soft_labels(outcome: Outcome) -> Tensor:
+def summed_soft_labels(outcome: Outcome, batch: int | None = None) -> Tensor:
     """BERxiT's distillation: Σ over early exits AND rows of the cross-entropy with the last exit's softmax.
 
-    Summed over rows as in the original, so it grows with the batch beside the mean losses.
+    A sum over rows grows with the batch beside the mean losses; with `batch` it weighs what it would in a batch of that
+    size, whatever the size.
     """
     target = torch.softmax(outcome.logits[-1].detach(), dim=-1)
-    return torch.stack([functional.cross_entropy(one, target, reduction="sum") for one in outcome.logits[:-1]]).sum()
+    total = torch.stack([functional.cross_entropy(one, target, reduction="sum") for one in outcome.logits[:-1]]).sum()
+    return total if batch is None else total * (batch / len(target))
 
 
 def lte(outcome: Outcome) -> Tensor:
