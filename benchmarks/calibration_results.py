@@ -100,7 +100,7 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "full": judge.exits()[-1].scores["acc"],
         "rows": len(dev),
-        "live_rows": found.rows,
+        "live_rows": len(found.places),
         "plain_seconds": found.plain,
         "promises": told,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

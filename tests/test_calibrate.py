@@ -100,6 +100,13 @@ def test_speed_instead_of_a_promise(model, capsys):
     assert "the most is 4.00 ×" in printed
 
 
+def test_what_is_not_known_of_the_rows_is_said(model, capsys, tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(400, seed=77)) * 2)
+    (model / "rows.safetensors").unlink()
+    printed = calibrates(capsys, model, *EASY, "--file", tmp_path / "texts.txt")
+    assert "400 rows of which it is not known whether training saw them" in printed  # copies count once
+
+
 def test_several_knobs_are_searched_on_other_rows_than_they_are_tested_on(model, capsys):
     calibrates(capsys, model, *EASY, "--policy", "entropy", "--policy", "patience-confidence", "--per-exit")
     told = evidence(model)
@@ -159,7 +166,11 @@ def test_a_regression_within_a_tolerance(tmp_path, capsys):
     where = ["--task", "elue-sts-b", "--data-dir", data]
     assert "needs --tolerance" in fails_once(capsys, "calibrate", tmp_path / "model", *EASY, *where)
     assert main([str(one) for one in ("calibrate", tmp_path / "model", *EASY, *where, "--tolerance", 100)]) == 0
-    assert evidence(tmp_path / "model")["policy"].startswith("patience:2:")
+    assert evidence(tmp_path / "model")["policy"].startswith("patience:1:")
+    assert "answers further than 100 from the full model's" in evidence(tmp_path / "model")["sentence"]
+    assert (
+        main([str(one) for one in ("calibrate", tmp_path / "model", *where, "--tolerance", 1, "--speedup", 1.1)]) == 0
+    )
 
 
 def fails_once(capsys, *arguments):
@@ -206,6 +217,7 @@ def test_rows_that_were_trained_on_are_refused_and_dev_rows_warned_about(model, 
         (["--policy", "never"], "no number to choose"),
         (["--per-exit", "--policy", "vote"], "no threshold per exit"),
         (["--speedup", "0.5"], "at least 1"),
+        (["--tolerance", "1"], "for regressions"),
         (["--of", "luck"], "invalid choice"),
         (["--task", "rte", "--data-dir", "nowhere"], "No folder nowhere"),
     ],

@@ -75,11 +75,14 @@ def test_the_score_of_the_published_example():
     curve = [(100.0, 0.80), (200.0, 0.90)]
     assert elue_score([(150.0, 0.86), (200.0, 0.89)], curve) == pytest.approx(0)
     assert elue_score(curve, curve) == pytest.approx(0)
-    with pytest.raises(BadInput, match=r"covers 0\.00 to 0\.00 MFLOPs, and a point lies at"):
+    with pytest.raises(BadInput, match=r"covers 0\.0001 to 0\.0002 MFLOPs, and a point lies at 0\.00025"):
         elue_score([(250.0, 0.9)], curve)
     assert elue_score([(250.0, 0.95)], curve, clamp=True) == pytest.approx(0.05)
     with pytest.raises(BadInput, match="at least two points"):
         elue_score([(1, 1)], curve[:1])
+    with pytest.raises(BadInput, match="not percent"):
+        elue_score([(150.0, 0.8)], [(100.0, 80.0), (200.0, 90.0)])
+    assert elue_score([(201.0, 0.90)], curve) == pytest.approx(0)  # heads on the way
 
 
 def test_a_reference_from_a_file_or_from_static_runs(runs, tmp_path, capsys):
@@ -91,7 +94,7 @@ def test_a_reference_from_a_file_or_from_static_runs(runs, tmp_path, capsys):
     assert main(["compare", *map(str, runs), "--elue-reference", *map(str, statics)]) == 0
     assert "ELUE score" in capsys.readouterr().out
     short = [str(folder) for folder in statics[:2]]
-    assert "covers 0.00 to 0.00 MFLOPs" in fails(capsys, "compare", *runs, "--elue-reference", *short)
+    assert "covers 0.0001 to 0.0002 MFLOPs" in fails(capsys, "compare", *runs, "--elue-reference", *short)
 
 
 def test_operations_need_a_family_that_elue_counts(tmp_path):
@@ -119,5 +122,9 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys):
     assert "has no curve of 'vote'; it has entropy, layer" in fails(capsys, "compare", low, high, "--policy", "vote")
     assert "not a run of `offramp evaluate`" in fails(capsys, "compare", low, tmp_path)
     assert "as many different names" in fails(capsys, "compare", low, high, "--names", "a,a")
-    (high / "results.json").write_text("{")
-    assert "cannot be read as results" in fails(capsys, "compare", low, high)
+    for text in ("{", "[]", '{"model": {}}'):
+        (high / "results.json").write_text(text)
+        assert "cannot be read as results" in fails(capsys, "compare", low, high)
+    (tmp_path / "latin.csv").write_bytes("flops,score\n1,é\n".encode("latin-1"))
+    reference = ["--elue-reference", tmp_path / "latin.csv"]
+    assert "is not UTF-8" in fails(capsys, "compare", low, low, "--names", "a,b", *reference)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from offramp.policies import parse
 from offramp.trace import read_trace
 from tests.calls import fails
 from tests.reviews import rows, write_sts
-from tests.tiny import LAYERS, adaptive
+from tests.tiny import LAYERS, adaptive, tokenizer
 
 FILES = {
     "results.json",
@@ -119,6 +120,36 @@ def test_scores_and_layers_are_those_of_the_model_itself(run, trained, reviews):
     assert chosen["exits"] == [int((layers == layer).sum()) for layer in range(1, LAYERS + 1)]
     lengths = np.array([len(model.tokenizer(text)["input_ids"]) for text in texts])
     assert chosen["flops"] == pytest.approx(count_flops(model).at(lengths, layers).mean())
+    alone = count_flops(model).at(lengths, np.full(len(texts), LAYERS), alone=True).mean()
+    assert found["exits"][-1]["flops"] == pytest.approx(alone)
+
+
+def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
+    """A converted DeeBERT has two exits on its last layer; the never-trained one may answer."""
+    case = Path(__file__).parent / "golden" / "deebert-bert-2" / "checkpoint"
+    assert main(["convert", str(case), "--faithful", "--output", str(tmp_path / "model")]) == 0
+    tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"{text},LABEL_{y}\n" for text, y in rows(40)))
+    capsys.readouterr()
+    evaluates(capsys, tmp_path / "model", "--file", tmp_path / "own.csv", "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    layers = [one["layer"] for one in found["exits"]]
+    assert layers[-1] == layers[-2] and found["chosen"]["elue_flops"] is None
+    call = ["calibrate", tmp_path / "model", "--file", tmp_path / "own.csv", "--temperature", "--risk", "0.3"]
+    assert main([str(one) for one in call]) == 2
+    assert "leave --temperature out" in capsys.readouterr().err
+
+
+def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path):
+    model = AdaptiveModel.from_pretrained(trained)
+    model.config.policy = parse("entropy:0.45").to_dict()
+    model.config.calibrated = {"promise": {}, "sentence": "kept", "backend": "torch", "dtype": "float32"}
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("good film\nbad plot\n")
+    for options, told in (([], True), (["--policy", "entropy:0.2"], False)):
+        where = ["--file", tmp_path / "texts.txt", "--no-live", "--overwrite", "-o", tmp_path / "out"]
+        evaluates(capsys, tmp_path / "model", *where, *options)
+        assert (results_of(tmp_path / "out")["calibration"] is not None) is told
 
 
 def test_the_oracle_is_the_earliest_right_exit(run):
@@ -225,7 +256,7 @@ def test_a_regression(tmp_path, capsys):
     )
     found = results_of(tmp_path / "out")
     assert list(found["policies"]) == ["patience"] and found["data"]["metrics"] == ["corr", "pearson", "spearmanr"]
-    assert found["tolerance"] > 0 and found["policies"]["patience"][0]["policy"] == "patience:2:0.001"
+    assert found["tolerance"] > 0 and found["policies"]["patience"][0]["policy"] == "patience:1:0.001"
     assert math.isfinite(found["chosen"]["difference_interval"][0])
     assert found["oracle"][-1]["score"] >= found["exits"][-1]["scores"]["corr"]
 
@@ -285,6 +316,10 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
         (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "No file"),
         (["evaluate", trained, "--policy", "learned", "-o", run, "--overwrite"], "LTE"),
         (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "knows its columns"),
+        (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "name one with --policy"),
+        (["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"], "which is not drawn"),
+        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "for regressions"),
+        (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "at least 1"),
     ]
     for arguments, said in cases:
         assert said in fails(capsys, *arguments), arguments

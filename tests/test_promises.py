@@ -98,6 +98,16 @@ def test_impossible_risks_are_refused(risk):
         Promise("disagreement", 0.1, risk)
 
 
+@pytest.mark.parametrize("tolerance", [float("nan"), -1, float("inf")])
+def test_impossible_tolerances_are_refused(tolerance):
+    with pytest.raises(BadValue, match="finite and not below 0"):
+        Promise(tolerance=tolerance)
+
+
+def test_more_rows_than_anybody_has():
+    assert rows_needed(Promise("disagreement", 1e-8).p_value, 0.05) is None
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(UnknownName, match="No risk is called"):
         Promise("loss")

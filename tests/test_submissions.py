@@ -111,6 +111,11 @@ def test_elue_static_and_dynamic(tmp_path):
     costs = flops_per_exit(loaded.config)
     told = json.loads((tmp_path / "out" / "sst-2_2.json").read_text())["sst-2_2.tsv"]
     assert told["mflops"] == pytest.approx(sum(costs[int(layer) - 1] for layer in layers) / 5 / 1e6, abs=0.006)
+    (tmp_path / "out" / "sst-2_2.tsv").unlink()
+    layer_file = tmp_path / "out" / "sst-2_infer_exit_layer_2.tsv"
+    before = layer_file.read_bytes()
+    assert main([str(one) for one in ("predict", *call, "--policy", "patience:2")]) == 2  # all of it or nothing
+    assert layer_file.read_bytes() == before and not (tmp_path / "out" / "sst-2_2.tsv").exists()
     assert told["mparams"] == round(sum(value.numel() for value in loaded.parameters()) / 1e6, 2)
 
 
@@ -125,6 +130,9 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     call = ["predict", model, other, "--format", "glue", "--task", "mnli"]
     assert "answers with 0, 1 (single label classification), the data hold contradiction" in fails(capsys, *call, *out)
     assert "name it instead of -" in fails(capsys, "predict", model, "-", "--format", "glue", "--task", "sst-2", *out)
+    nowhere = ["-o", tmp_path / "no" / "such"]
+    assert "there is no folder" in fails(capsys, *glue, "--task", "sst-2", *nowhere)
+    assert "go with --format glue" in fails(capsys, "predict", model, file, "--task", "sst-2")
     file.write_text(file.read_text() + "6\n")
     assert "A submission needs every row" in fails(capsys, *glue, "--task", "sst-2", *out)
     assert not (tmp_path / "out").exists()

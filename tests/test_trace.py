@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from offramp import AdaptiveModel, trace
 from offramp.errors import BadInput, CannotWrite
-from offramp.fingerprints import check_trace, of_model
+from offramp.fingerprints import check_trace, of_data, of_model
 from offramp.flops import count_flops
 from offramp.grids import SIZE, fitting, grid
 from offramp.judge import shape_of
@@ -115,17 +115,30 @@ def test_a_policy_does_not_orphan_a_trace_but_weights_data_and_dtype_do(tmp_path
     model.config.notes = "other words"
     model.save_pretrained(tmp_path / "saved")
     again = AdaptiveModel.from_pretrained(tmp_path / "saved")
-    check_trace(found, file, again, TEXTS, None)
-    with pytest.raises(BadInput, match="a trace of other data"):
-        check_trace(found, file, model, TEXTS[:-1], None)
-    with pytest.raises(BadInput, match="a trace of other data"):
-        check_trace(found, file, model, TEXTS, np.zeros(len(TEXTS)))
+    same = of_data(TEXTS, None, None)
+    check_trace(found, file, again, same)
+    for other in (of_data(TEXTS[:-1], None, None), of_data(TEXTS, np.zeros(len(TEXTS)), None)):
+        with pytest.raises(BadInput, match="a trace of other data"):
+            check_trace(found, file, model, other)
     with pytest.raises(BadInput, match="another model"):
-        check_trace(found, file, again.to(torch.bfloat16), TEXTS, None)
+        check_trace(found, file, again.to(torch.bfloat16), same)
+    again = AdaptiveModel.from_pretrained(tmp_path / "saved")
+    again.tokenizer.model_max_length = 5
+    with pytest.raises(BadInput, match="another model"):
+        check_trace(found, file, again, same)
     with torch.no_grad():
         next(model.exits.parameters()).add_(1e-3)
     with pytest.raises(BadInput, match="a trace of another model"):
-        check_trace(found, file, model, TEXTS, None)
+        check_trace(found, file, model, same)
+
+
+def test_data_are_the_same_whatever_the_order_of_a_models_classes():
+    one = of_data(["a", "b"], np.array([0, 1]), ["no", "yes"])
+    assert one == of_data(["a", "b"], np.array([1, 0]), ["yes", "no"])
+    assert one != of_data(["a", "b"], np.array([1, 0]), ["no", "yes"])
+    assert one != of_data(["a", "b "], np.array([0, 1]), ["no", "yes"])
+    several = np.array([[1, 0, 0], [0, 1, 1]])
+    assert of_data("ab", several, list("xyz")) == of_data("ab", several[:, [2, 0, 1]], list("zxy"))
 
 
 def test_a_fingerprint_is_of_the_exits_too(tmp_path):
@@ -180,8 +193,9 @@ def test_operations_of_bert_are_those_of_the_formula(tmp_path):
     layer = 8 * length * hidden**2 + 4 * length**2 * hidden + 4 * length * hidden * inner
     head = 2 * hidden**2 + 2 * hidden * classes
     for exit_number in range(1, LAYERS + 1):
-        got = count_flops(model).at(length, np.full(2, exit_number))
-        assert np.allclose(got, exit_number * (layer + head))
+        left = np.full(2, exit_number)
+        assert np.allclose(count_flops(model).at(length, left), exit_number * (layer + head))
+        assert np.allclose(count_flops(model).at(length, left, alone=True), exit_number * layer + head)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
@@ -189,7 +203,8 @@ def test_operations_grow_with_depth_and_length(family, tmp_path):
     found = count_flops(adaptive(family, tmp_path / "encoder", num_labels=2))
     deep = found.at(np.full(LAYERS, 9), np.arange(1, LAYERS + 1))
     assert (np.diff(deep) > 0).all() and (found.at(np.array([3, 9, 30]), np.ones(3, dtype=int)) > 0).all()
-    assert np.allclose(found.per_exit(np.array([9])), deep)
+    alone = found.at(np.full(LAYERS, 9), np.arange(1, LAYERS + 1), alone=True)
+    assert alone[0] == deep[0] and (alone[1:] < deep[1:]).all()
 
 
 # -- grids ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Curve:
     name: str
     layers: NDArray[np.float64]  # ascending
     scores: NDArray[np.float64]  # never falling: who may spend more need not
-    elue: list[tuple[float, float]]  # (operations as ELUE counts, score) of the points
+    elue: list[tuple[float, float]]  # (operations as ELUE counts, score), each once
     parameters: int
 
     def at(self, layers: float) -> float | None:
@@ -51,8 +51,8 @@ def curve_of(name: str, results: Mapping[str, Any], policy: str) -> Curve:
     points = sorted(lines[policy], key=lambda point: (point["mean_layers"], -point["score"]))
     layers = np.array([point["mean_layers"] for point in points])
     scores = np.maximum.accumulate([point["score"] for point in points])
-    counted = [(point["elue_flops"], point["score"]) for point in lines[policy] if point["elue_flops"] is not None]
-    return Curve(name, layers, scores, counted, int(results["model"]["parameters"]))
+    counted = {(point["elue_flops"], point["score"]) for point in lines[policy] if point["elue_flops"] is not None}
+    return Curve(name, layers, scores, sorted(counted), int(results["model"]["parameters"]))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 from offramp.elue import LENGTH, flops_per_exit, track
 from offramp.errors import BadValue
-from offramp.fingerprints import check_trace
+from offramp.fingerprints import check_trace, of_data
 from offramp.flops import count_flops
 from offramp.grids import fitting, grid
-from offramp.judge import Chosen, Judge, Point, cheapest, shape_of
+from offramp.judge import Chosen, Judge, Point, cheapest, shape_of, shape_of_model
 from offramp.model import AdaptiveModel
 from offramp.policies import Never, Policy, parse
 from offramp.questions import Given, Questions, ask
@@ -23,6 +23,7 @@ from offramp.report import figures
 from offramp.report.extremes import extremes
 from offramp.report.files import RESULTS, write_files
 from offramp.report.page import render
+from offramp.stepper import Problem
 from offramp.timing import race
 from offramp.trace import Trace, read_trace
 from offramp.writing import check_free, staged_folder
@@ -63,11 +64,14 @@ def evaluate(
     check_free(output, overwrite)
     model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
     questions = ask(name, model.config, given, "dev", run)
+    plan = planned(model, wanted)
     with staged_folder(output, overwrite, RESULTS) as folder:
         trace = obtain_trace(model, questions, trace_file or folder / TRACE)
-        elue = flops_per_exit(model.config, wanted.elue_length)
+        passing = flops_per_exit(model.config, wanted.elue_length)
+        alone = flops_per_exit(model.config, wanted.elue_length, alone=True)
+        elue = None if passing is None or alone is None else (passing, alone)
         judge = Judge(trace, questions.metrics, count_flops(model), elue, wanted.tolerance)
-        results = judged(judge, model, questions, wanted)
+        results = judged(judge, model, questions, plan, wanted)
         results |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
         write_files(folder, results)
         draw(folder, results)
@@ -79,21 +83,42 @@ def obtain_trace(model: AdaptiveModel, questions: Questions, file: Path) -> Trac
     """Read the trace, if it is there and of this model and these rows; else record it there."""
     if file.exists():
         trace = read_trace(file)
-        check_trace(trace, file, model, questions.rows.texts, questions.labels)
+        check_trace(trace, file, model, of_data(questions.rows.texts, questions.labels, questions.task.labels))
         return trace
-    return record(model, questions.rows.texts, questions.labels, file, questions.name)
+    labels, names = questions.labels, questions.task.labels
+    return record(model, questions.rows.texts, labels, file, questions.name, names=names)
 
 
-def judged(judge: Judge, model: AdaptiveModel, questions: Questions, wanted: Wanted) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """Which policies are drawn, and which one is the operating point (none: the cheapest that hardly differs)."""
+
+    grids: dict[str, list[Policy]]
+    chosen: Policy | None
+
+
+def planned(model: AdaptiveModel, wanted: Wanted) -> Plan:
+    """The wishes as policies; whatever is wrong with them is said before the model runs."""
+    shape = shape_of_model(model)
+    if wanted.tolerance is not None and shape.problem is not Problem.REGRESSION:
+        raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
+    if wanted.elue_length < 1:
+        raise BadValue(f"elue-length is {wanted.elue_length}; it is at least 1.")
+    given, names = _given(wanted.policies, fitting(shape))
+    if wanted.thresholds is not None and not wanted.policies:
+        raise BadValue("Thresholds mean something else in each policy; name one with --policy.")
+    if wanted.patience is not None and "patience" not in names:
+        raise BadValue("--patience is for the policy patience, which is not drawn; add --policy patience.")
+    grids = {one: grid(one, shape, thresholds=wanted.thresholds, patience=wanted.patience) for one in names}
+    chosen = given or _own_policy(model)
+    return Plan(grids, None if chosen is None else model.choose(chosen))
+
+
+def judged(judge: Judge, model: AdaptiveModel, questions: Questions, plan: Plan, wanted: Wanted) -> dict[str, Any]:
     """Everything that a report tells, as plain values."""
     trace = judge.trace
-    shape = shape_of(trace)
-    given, names = _given(wanted.policies, fitting(shape))
-    lines = {
-        one: judge.curve(grid(one, shape, thresholds=wanted.thresholds, patience=wanted.patience)) for one in names
-    }
-    policy = given or _own_policy(model) or parse(cheapest(lines[names[0]], USUAL).policy)
-    model.choose(policy)  # refuses one that does not fit
+    lines = {name: judge.curve(policies) for name, policies in plan.grids.items()}
+    policy = plan.chosen or parse(cheapest(next(iter(lines.values())), USUAL).policy)
     chosen = judge.choose(policy)
     about = {key: trace.about[key] for key in ("offramp", "model", "data", "machine")}
     about["model"] = about["model"] | {"policy": str(model.config.exit_policy), "name": str(model.name_or_path)}
@@ -101,17 +126,17 @@ def judged(judge: Judge, model: AdaptiveModel, questions: Questions, wanted: Wan
     results = about | {
         "exits": [asdict(one) for one in judge.exits()],
         "policies": {name: [asdict(point) for point in points] for name, points in lines.items()},
-        "static": [asdict(point) for point in judge.curve(grid("layer", shape))],
+        "static": [asdict(point) for point in judge.curve(grid("layer", shape_of(trace)))],
         "oracle": [asdict(point) for point in judge.oracle()] or None,
         "chosen": flat(chosen),
-        "picked_here": given is None and _own_policy(model) is None,
+        "picked_here": plan.chosen is None,
         "tolerance": judge.tolerance,
         "elue": {"length": wanted.elue_length, "track": track(trace.about["model"]["parameters"])},
         "examples": extremes(trace, questions, policy),
-        "calibration": model.config.calibrated,
+        "calibration": model.config.calibrated if policy == model.config.exit_policy else None,
     }
     if wanted.live:
-        results |= live(model, questions, chosen, lines.get(policy.name, []))
+        results |= live(model, questions, trace, [chosen.point, *_along(lines.get(policy.name, []))])
         seconds = {point["policy"]: point["seconds"] for point in results["live"]}
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
@@ -137,15 +162,17 @@ def flat(chosen: Chosen) -> dict[str, Any]:
     return asdict(chosen.point) | {key: value for key, value in asdict(chosen).items() if key != "point"}
 
 
-def live(model: AdaptiveModel, questions: Questions, chosen: Chosen, line: list[Point]) -> dict[str, Any]:
-    """Seconds of the chosen point, of a few along its curve, and of the plain model."""
-    points = {point.policy: point for point in [chosen.point, *_along(line)]}
-    found = race(model, questions.rows.texts, [parse(policy) for policy in points])
-    timed = [
-        asdict(point) | {"seconds": seconds, "measured_speedup": found.plain / seconds}
-        for point, seconds in zip(points.values(), found.seconds, strict=True)
-    ]
-    return {"live": timed, "plain_seconds": found.plain, "live_rows": found.rows}
+def live(model: AdaptiveModel, questions: Questions, trace: Trace, points: list[Point]) -> dict[str, Any]:
+    """Seconds of some points and of the plain model; layers beside them are of the same rows."""
+    wanted = {point.policy: point for point in points}
+    policies = [parse(policy) for policy in wanted]
+    found = race(model, questions.rows.texts, policies)
+    timed = []
+    for point, policy, seconds in zip(wanted.values(), policies, found.seconds, strict=True):
+        layers = float(trace.leave(policy).layer[found.places].mean())
+        there = {"mean_layers": layers, "speedup": trace.depth / layers, "cost": layers / trace.depth}
+        timed.append(asdict(point) | there | {"seconds": seconds, "measured_speedup": found.plain / seconds})
+    return {"live": timed, "plain_seconds": found.plain, "live_rows": len(found.places)}
 
 
 def _along(line: list[Point]) -> list[Point]:

@@ -7,6 +7,7 @@ most quadratic in the length, three of them give the formula and the fourth chec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from offramp.model import AdaptiveModel
+from offramp.stepper import ExitPoint
 
 __all__ = ["Flops", "count_flops"]
 
@@ -27,17 +29,13 @@ LENGTHS = (4, 8, 12, 16)
 class Flops:
     """Three coefficients per exit: constant, times the length, times its square."""
 
-    coefficients: NDArray[np.float64]  # (exits, 3)
+    passing: NDArray[np.float64]  # (exits, 3), every exit on the way asked
+    alone: NDArray[np.float64]  # the same with that exit alone asked: a static model
 
-    def at(self, lengths: NDArray[Any], exits: NDArray[Any]) -> NDArray[np.float64]:
+    def at(self, lengths: NDArray[Any], exits: NDArray[Any], alone: bool = False) -> NDArray[np.float64]:
         """Of rows of these lengths that leave at these exits, numbered from 1."""
         powers = np.asarray(lengths, dtype=np.float64)[:, None] ** np.arange(3)
-        return np.einsum("rp,rp->r", self.coefficients[np.asarray(exits) - 1], powers)
-
-    def per_exit(self, lengths: NDArray[Any]) -> NDArray[np.float64]:
-        """The mean over all rows, were all to leave at one exit; (exits,)."""
-        powers = np.stack([np.mean(np.asarray(lengths, dtype=np.float64) ** p) for p in range(3)])
-        return self.coefficients @ powers
+        return np.einsum("rp,rp->r", (self.alone if alone else self.passing)[np.asarray(exits) - 1], powers)
 
 
 def count_flops(model: AdaptiveModel) -> Flops:
@@ -46,16 +44,23 @@ def count_flops(model: AdaptiveModel) -> Flops:
     lengths = [min(length, longest) for length in LENGTHS]
     if len(set(lengths)) < len(LENGTHS):
         lengths = list(range(1, len(LENGTHS) + 1))
-    counts = np.array([_count(model, length) for length in lengths], dtype=np.float64)  # (lengths, exits)
+    exits = model.stepper.exits
+    passing = np.array([_count(model, length, exits) for length in lengths], dtype=np.float64)  # (lengths, exits)
+    alone = np.array([[_count(model, length, [point])[0] for point in exits] for length in lengths], dtype=np.float64)
+    return Flops(*(_quadratic(lengths, counts) for counts in (passing, alone)))
+
+
+def _quadratic(lengths: list[int], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The coefficients per exit."""
     powers = np.array(lengths, dtype=np.float64)[:, None] ** np.arange(3)
-    coefficients = np.linalg.solve(powers[:3], counts[:3])
-    if not np.allclose(powers[3] @ coefficients, counts[3], rtol=1e-9):
+    found = np.linalg.solve(powers[:3], counts[:3])
+    if not np.allclose(powers[3] @ found, counts[3], rtol=1e-9):
         raise AssertionError("the operations of this family are not quadratic in the length")
-    return Flops(np.round(coefficients.T, 6))
+    return np.round(found.T, 6)
 
 
-def _count(model: AdaptiveModel, length: int) -> list[int]:
-    """Operations of one row up to each exit."""
+def _count(model: AdaptiveModel, length: int, exits: Sequence[ExitPoint]) -> list[int]:
+    """Operations of one row up to each of some exits."""
     batch = {"input_ids": torch.full((1, length), model.config.backbone.vocab_size - 1, device=model.device)}
     stepper = model.stepper
     found = []
@@ -64,7 +69,7 @@ def _count(model: AdaptiveModel, length: int) -> list[int]:
     # the counter does not know the fused attention of CPUs, so attention is taken apart; and it fails without gradients
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         state = stepper.embed(batch)
-        for point in stepper.exits:
+        for point in exits:
             state, _ = stepper.advance(state, point)
             found.append(counter.get_total_flops())
     model.train(was_training)

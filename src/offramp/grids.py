@@ -13,6 +13,7 @@ import numpy as np
 
 from offramp.errors import BadValue
 from offramp.policies import (
+    NO_LTE,
     POLICIES,
     Confidence,
     Entropy,
@@ -41,6 +42,7 @@ class Shape:
     classes: int
     exits: tuple[ExitPoint, ...]
     lte: bool = False
+    faithful: bool = False
 
 
 def fitting(shape: Shape) -> list[str]:
@@ -61,15 +63,18 @@ def grid(
     kind = POLICIES[name]
     if kind not in MAKERS:
         raise BadValue(f"Policy {name!r} has no number to choose; take one of {', '.join(fitting(shape))}.")
+    if kind is Learned and not shape.lte:
+        raise BadValue(NO_LTE)
     made = MAKERS[kind](shape)
     if patience is not None and kind is Patience:
-        tolerance = 0.1 if shape.problem is Problem.REGRESSION else None
-        made = [Patience(one, tolerance) for one in sorted(patience, reverse=True)]
+        if shape.problem is Problem.REGRESSION:
+            raise BadValue("A regression's patience is drawn over the tolerance; leave --patience out.")
+        made = [Patience(one) for one in sorted(patience, reverse=True)]
     elif thresholds is not None and kind not in (Patience, Layer):
         rising = kind in (Entropy, PatienceConfidence, Learned)  # a larger threshold lets more leave
         made = [made[0].with_threshold(float(one)) for one in sorted(thresholds, reverse=not rising)]
     for policy in made:
-        policy.check(shape.problem, shape.exits)
+        policy.check(shape.problem, shape.exits, shape.faithful)
     return list(dict.fromkeys(made))
 
 
@@ -103,7 +108,8 @@ def _margins() -> list[float]:
 
 def _patience(shape: Shape) -> list[Policy]:
     if shape.problem is Problem.REGRESSION:
-        return [Patience(2, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
+        patience = 2 if len(shape.exits) > 4 else 1  # comparisons that a shallow model has room for
+        return [Patience(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
     return [Patience(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]
 
 

@@ -6,23 +6,24 @@ Pure functions of a trace; nothing here runs a model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offramp.cost import layer_cost
-from offramp.errors import BadInput
+from offramp.errors import BadInput, BadValue
 from offramp.flops import Flops
 from offramp.grids import Shape, parameter
 from offramp.intervals import bootstrap, bootstrap_mean, exact_share
-from offramp.policies import Policy
+from offramp.model import AdaptiveModel
+from offramp.policies import Layer, Never, Policy
 from offramp.stepper import Problem
 from offramp.tasks.metrics import METRICS, score
 from offramp.trace import Departures, Trace
 
-__all__ = ["Chosen", "Exit", "Judge", "Point", "cheapest", "measured", "shape_of"]
+__all__ = ["Chosen", "Exit", "Judge", "Point", "cheapest", "shape_of", "shape_of_model"]
 
 Array = NDArray[Any]
 Interval = tuple[float, float]
@@ -71,7 +72,14 @@ class Chosen:
 
 def shape_of(trace: Trace) -> Shape:
     """What the grids need."""
-    return Shape(trace.problem, trace.logits.shape[-1], trace.points, trace.has_lte)
+    faithful = bool(trace.about["model"].get("faithful"))
+    return Shape(trace.problem, trace.logits.shape[-1], trace.points, trace.has_lte, faithful)
+
+
+def shape_of_model(model: AdaptiveModel) -> Shape:
+    """The same before there is a trace."""
+    config = model.config
+    return Shape(config.problem, config.num_labels, model.stepper.exits, config.lte, config.faithful)
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,12 @@ class Judge:
     trace: Trace
     metrics: tuple[str, ...]
     flops: Flops
-    elue: NDArray[np.int64] | None = None  # operations up to each exit as ELUE counts them
+    elue: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # as ELUE counts: passing every exit, and alone
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
+        if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
+            raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
         if self.trace.problem is Problem.REGRESSION and self.tolerance is None:
             full = self.trace.full if self.trace.labels is None else self.trace.labels
             object.__setattr__(self, "tolerance", round(float(np.ptp(full)) / 10, 4))
@@ -100,8 +110,8 @@ class Judge:
         same = answers == self.trace.full
         return same.all(-1) if same.ndim > 1 else same
 
-    def point(self, name: str, number: float | None, left: Departures) -> Point:
-        """Score and cost of rows that left somewhere."""
+    def point(self, name: str, number: float | None, left: Departures, alone: bool = False) -> Point:
+        """Score and cost of rows that left somewhere; `alone`: no exit on the way was asked."""
         layers = layer_cost(left.layer, self.trace.depth)
         scores = self.scores(left.answers)
         return Point(
@@ -113,8 +123,8 @@ class Judge:
             layers.mean_layers,
             layers.layers_run,
             layers.speedup,
-            float(self.flops.at(self.trace.lengths, left.exit).mean()),
-            None if self.elue is None else float(self.elue[left.exit - 1].mean()),
+            float(self.flops.at(self.trace.lengths, left.exit, alone).mean()),
+            None if self.elue is None else float(self.elue[int(alone)][left.exit - 1].mean()),
         )
 
     def scores(self, answers: Array) -> dict[str, float]:
@@ -123,20 +133,23 @@ class Judge:
 
     def curve(self, policies: Iterable[Policy]) -> list[Point]:
         """One point per policy."""
-        return [self.point(str(policy), parameter(policy), self.trace.leave(policy)) for policy in policies]
+        return [self.replay(policy, self.trace.leave(policy)) for policy in policies]
+
+    def replay(self, policy: Policy, left: Departures) -> Point:
+        """The point of a policy, from where rows left under it."""
+        return self.point(str(policy), parameter(policy), left, alone=isinstance(policy, Layer | Never))
 
     # -- exits -----------------------------------------------------------------------------------
 
     def exits(self) -> list[Exit]:
         """Every exit alone, with the interval of its main metric."""
-        costs = self.flops.per_exit(self.trace.lengths)
+        rows = len(self.trace)
         found = []
         for place, point in enumerate(self.trace.points):
             answers = self.trace.answers_of(place)
             agreement = float(self.agrees(answers).mean())
-            found.append(
-                Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, costs[place])
-            )
+            cost = float(self.flops.at(self.trace.lengths, np.full(rows, point.number), alone=True).mean())
+            found.append(Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, cost))
         return found
 
     def interval(self, answers: Array) -> Interval | None:
@@ -151,7 +164,7 @@ class Judge:
     def choose(self, policy: Policy) -> Chosen:
         """The operating point, with intervals."""
         left = self.trace.leave(policy)
-        point = self.point(str(policy), parameter(policy), left)
+        point = self.replay(policy, left)
         agreeing = int(self.agrees(left.answers).sum())
         counts = np.bincount(left.exit, minlength=len(self.trace.points) + 1)[1:]
         difference, around = self._difference(left.answers)
@@ -179,7 +192,8 @@ class Judge:
     def oracle(self) -> list[Point]:
         """Who knows the labels: each row leaves at its earliest right exit among the first k, hopeless ones at once.
 
-        A regression's row leaves at the exit closest to its label. No policy can do better at that cost.
+        For accuracy no policy can do better at that cost. For other metrics it is a guide, not a bound; a regression's
+        row leaves at the exit closest to its label.
         """
         labels = self.trace.labels
         if labels is None:
@@ -197,11 +211,6 @@ class Judge:
             left = Departures(place + 1, layers[place], every[place, rows])
             found.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), left))
         return found
-
-
-def measured(point: Point, seconds: float) -> Point:
-    """The same point with its seconds."""
-    return replace(point, seconds=seconds)
 
 
 def cheapest(points: Sequence[Point], disagreement: float) -> Point:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from offramp.batching import answering, check_budget, chunks
 from offramp.errors import BadInput
-from offramp.fingerprints import describe, with_labels
+from offramp.fingerprints import DataPrint, describe
 from offramp.hashes import hashes_of
 from offramp.loop import every_exit
 from offramp.model import AdaptiveModel
@@ -39,10 +38,14 @@ def record(
     file: Path,
     data_name: str,
     *,
+    names: Sequence[str] | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> Trace:
-    """Ask every exit about every text and keep the answers in `file`; texts may be a stream."""
+    """Ask every exit about every text and keep the answers in `file`; texts may be a stream.
+
+    `names` are the classes', in the labels' order.
+    """
     check_free(file, overwrite)
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
@@ -51,7 +54,7 @@ def record(
         if labels is not None:
             parts.add("labels", labels)
         about = describe(model) | {
-            "data": {"name": data_name, "rows": parts.rows, "fingerprint": with_labels(parts.texts, labels)}
+            "data": {"name": data_name, "rows": parts.rows, "fingerprint": parts.seen.finish(labels, names)}
         }
         whole = Path(folder) / "whole"
         parts.join(whole, about)
@@ -72,6 +75,7 @@ def _pass(model: AdaptiveModel, texts: Iterable[Text], parts: Parts, progress: b
             parts.add("uncertainty", _stacked([[one.uncertainty for one in exits] for exits in said])[chunk.back])
         parts.add("lengths", chunk.ids.lengths)
         parts.add("hashes", hashes_of(chunk.texts))
+        parts.seen.add(chunk.texts)
         seen += len(chunk.texts)
     if not seen:
         raise BadInput("There is no text to record.")
@@ -134,7 +138,7 @@ class Parts:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.codes: dict[str, str] = {}
-        self.texts = hashlib.blake2b(digest_size=16)
+        self.seen = DataPrint()
 
     @property
     def rows(self) -> int:
@@ -149,8 +153,6 @@ class Parts:
         self.codes[name] = CODES[array.dtype.newbyteorder("<").str]
         with (self.folder / name).open("ab") as file:
             array.tofile(file)
-        if name == "hashes":
-            self.texts.update(array.tobytes())
 
     def join(self, file: Path, about: dict[str, Any]) -> None:
         """Header, then the arrays end to end; the wide ones first, so that all of them are aligned."""

@@ -17,8 +17,8 @@ from offramp.prediction import Answer
 from offramp.tasks import TASKS, Task
 from offramp.tasks.folder import read_split
 from offramp.tasks.labels import fit
-from offramp.tasks.submission import elue_name, glue_name, write_elue, write_glue
-from offramp.writing import staged_file
+from offramp.tasks.submission import elue_files, elue_name, glue_name, write_elue, write_glue
+from offramp.writing import check_free, staged_file, writing
 
 __all__ = ["KINDS", "submit"]
 
@@ -46,13 +46,30 @@ def submit(
         raise BadInput(f"{rows.skipped[0]} A submission needs every row; mend the file.")
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; name a folder for the submission.")
+    if not folder.exists():
+        check_free(folder, overwrite)
     labels = fit(str(model.name_or_path), model.config.labels, model.config.problem, task)
     policy = model.choose(options.get("policy"), options.pop("threshold", None))
+    setting = _setting(policy)
+    names = [glue_name(task, split)] if kind == "glue" else elue_files(elue_name(task), setting)
+    for name in names:
+        if folder.exists():
+            check_free(folder / name, overwrite)
     answers = list(model.predict(rows.texts, **{**options, "policy": policy}))
-    folder.mkdir(exist_ok=True)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
     if kind == "glue":
-        return [write_glue(folder, glue_name(task, split), _spelled(answers, model, labels), overwrite=overwrite)]
-    return _elue(model, task, answers, _spelled(answers, model, labels), policy, folder, overwrite)
+        return [write_glue(folder, names[0], _spelled(answers, model, labels), overwrite=overwrite)]
+    layers = [one.exit_layer for one in answers]
+    files = write_elue(
+        folder,
+        elue_name(task),
+        _spelled(answers, model, labels),
+        None if setting is None else layers,
+        setting,
+        overwrite=overwrite,
+    )
+    return [*files, *_cost(model, layers, files[0], static=setting is None, overwrite=overwrite)]
 
 
 def _split(task: Task, file: Path) -> str:
@@ -71,27 +88,23 @@ def _spelled(answers: list[Answer], model: AdaptiveModel, labels: tuple[str, ...
     return [one.score if one.label is None else names[str(one.label)] for one in answers]
 
 
-def _elue(
-    model: AdaptiveModel,
-    task: Task,
-    answers: list[Answer],
-    spelled: list[object],
-    policy: Policy,
-    folder: Path,
-    overwrite: bool,
-) -> list[Path]:
-    layers = [one.exit_layer for one in answers]
-    static = isinstance(policy, Never | Layer)
-    setting = policy.patience if isinstance(policy, Patience) else None if static else parameter(policy)
-    files = write_elue(folder, elue_name(task), spelled, None if static else layers, setting, overwrite=overwrite)
-    costs = flops_per_exit(model.config, LENGTH)
-    if costs is not None:
-        at = {point.layer: cost for point, cost in zip(model.stepper.exits, costs, strict=True)}
-        flops = float(np.mean([at[layer] for layer in layers]))
-        size = sum(value.numel() for value in model.parameters())
-        told = {files[0].name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
-        beside = folder / f"{files[0].stem}.json"
-        with staged_file(beside, overwrite) as out:
-            out.write(json.dumps(told, indent=1) + "\n")
-        files.append(beside)
-    return files
+def _setting(policy: Policy) -> object:
+    """The number in ELUE's file names; None for a static model."""
+    if isinstance(policy, Never | Layer):
+        return None
+    return policy.patience if isinstance(policy, Patience) else parameter(policy)
+
+
+def _cost(model: AdaptiveModel, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:
+    """The two numbers that ELUE asks for beside a file, where its counter knows the family."""
+    costs = flops_per_exit(model.config, LENGTH, alone=static)
+    if costs is None:
+        return []
+    at = {point.layer: cost for point, cost in zip(model.stepper.exits, costs, strict=True)}
+    flops = float(np.mean([at[layer] for layer in layers]))
+    size = sum(value.numel() for value in model.parameters())
+    told = {file.name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
+    beside = file.with_suffix(".json")
+    with staged_file(beside, overwrite) as out:
+        out.write(json.dumps(told, indent=1) + "\n")
+    return [beside]

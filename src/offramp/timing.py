@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
@@ -28,14 +30,15 @@ ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of so many round
 class Race:
     """Median seconds for the same rows."""
 
-    rows: int
+    places: NDArray[np.int64]  # of the rows that ran
     plain: float  # the unmodified encoder with the last exit's head
     seconds: list[float]  # of each policy
 
 
 def race(model: AdaptiveModel, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS) -> Race:
     """Time every policy and the plain encoder."""
-    some = list(texts[:: max(1, len(texts) // rows)][:rows])
+    places = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
+    some = [texts[place] for place in places]
     ways: list[Callable[[Batch], Tensor]] = [partial(plain, model), *(partial(_leave, model, one) for one in policies)]
     spent: list[list[float]] = [[] for _ in ways]
     turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
@@ -48,7 +51,7 @@ def race(model: AdaptiveModel, texts: Sequence[Text], policies: Sequence[Policy]
         if turn:
             spent[way].append(time.perf_counter() - start)
     first, *others = (statistics.median(seconds) for seconds in spent)
-    return Race(len(some), first, others)
+    return Race(places, first, others)
 
 
 def _leave(model: AdaptiveModel, policy: Policy, batch: Batch) -> Tensor:

@@ -23,7 +23,7 @@ from scipy import stats
 
 from offramp.errors import BadValue
 
-__all__ = ["BOUNDS", "betting", "binomial", "hoeffding_bentkus", "rows_needed"]
+__all__ = ["BOUNDS", "MOST_ROWS", "betting", "binomial", "hoeffding_bentkus", "rows_needed"]
 
 Losses = NDArray[Any]
 MOST_ROWS = 10_000_000
@@ -78,13 +78,13 @@ Bound = Callable[[Losses, float, float], float]
 BOUNDS: dict[str, Bound] = {"binomial": binomial, "betting": betting, "hoeffding-bentkus": hoeffding_bentkus}
 
 
-def rows_needed(p_value: Callable[[Losses], float], level: float) -> int:
-    """The fewest rows that could pass a test, were there not a single error."""
+def rows_needed(p_value: Callable[[Losses], float], level: float) -> int | None:
+    """The fewest rows that could pass a test, were there not a single error; None: more than `MOST_ROWS`."""
     low, high = 0, 1
     while p_value(np.zeros(high)) > level:
         low, high = high, high * 2
         if high > MOST_ROWS:
-            raise BadValue(f"That promise would need more than {MOST_ROWS:,} rows; allow more risk.")
+            return None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if p_value(np.zeros(middle)) <= level else (middle, high)

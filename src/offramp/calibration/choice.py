@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.calibration.bounds import rows_needed
+from offramp.calibration.bounds import MOST_ROWS, rows_needed
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.search import per_exit
 from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
@@ -32,11 +32,9 @@ def shuffled(trace: Trace) -> NDArray[np.int64]:
     return np.random.default_rng(SEED).permutation(len(trace))
 
 
-def promised(
-    trace: Trace, order: NDArray[np.int64], promise: Promise, names: Sequence[str], own_thresholds: bool
-) -> Choice:
+def promised(trace: Trace, promise: Promise, names: Sequence[str], own_thresholds: bool, origin: str) -> Choice:
     """The cheapest setting that passes: of one knob in its order, of several by a search on half the rows."""
-    shape = shape_of(trace)
+    shape, order = shape_of(trace), shuffled(trace)
     policies = [policy for name in names for policy in grid(name, shape)]
     told: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
     if len(names) > 1 or own_thresholds:
@@ -48,12 +46,14 @@ def promised(
         trace = trace.take(np.sort(order[half:]))
         order = shuffled(trace)
         told |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
-    rows = f"{len(trace):,} rows"
+    rows = f"{len(trace):,} row{'' if len(trace) == 1 else 's'}"
     need = rows_needed(promise.p_value, promise.level)
-    told |= {"test_rows": len(trace), "rows_needed": need}
-    wish = f"{promise} at {100 * promise.confidence:g} % confidence"
-    if len(trace) < need:
-        return None, told | {"sentence": f"Not with {rows}: {wish} takes {need:,} rows without a single error."}
+    told |= {"test_rows": len(trace), "rows_needed": need, "origin": origin}
+    words = promise.about(trace.problem)
+    wish = f"{words} at {100 * promise.confidence:g} % confidence"
+    if need is None or len(trace) < need:
+        takes = f"{need:,}" if need else f"more than {MOST_ROWS:,}"
+        return None, told | {"sentence": f"Not with {rows}: {wish} takes {takes} rows without a single error."}
     tested = walk(Risk(promise, trace), policies, order)
     last = fixed_sequence([one.p_value for one in tested], promise.level)
     told["tested"] = [_told(one) for one in tested]
@@ -62,22 +62,22 @@ def promised(
     if best is None or best.mean_layers >= trace.depth:
         return None, told | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
     speedup = trace.depth / best.mean_layers
-    sentence = f"With {100 * promise.confidence:g} % confidence {promise}: shown on {rows} that training did not see, "
+    sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
     sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
     return best.policy, told | _told(best) | {"speedup": speedup, "sentence": sentence}
 
 
-def fastest(trace: Trace, names: Sequence[str], wanted: float) -> Choice:
+def fastest(trace: Trace, names: Sequence[str], wanted: float, tolerance: float | None) -> Choice:
     """The setting with the most answers like the full model's among those that are fast enough; no promise."""
     if not wanted >= 1:
         raise BadValue(f"speedup is {wanted:g}; it is at least 1.")
     found: list[tuple[float, float, Policy]] = []
+    disagreement = Risk(Promise("disagreement", tolerance=tolerance), trace)
     for name in names:
         for policy in grid(name, shape_of(trace)):
             left = trace.leave(policy)
             speedup = layer_cost(left.layer, trace.depth).speedup
-            same = left.answers == trace.full
-            found.append((float((same.all(-1) if same.ndim > 1 else same).mean()), speedup, policy))
+            found.append((1 - float(disagreement.losses(left).mean()), speedup, policy))
     fast = [one for one in found if one[1] >= wanted]
     if not fast:
         most = max(one[1] for one in found)

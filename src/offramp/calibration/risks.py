@@ -51,6 +51,17 @@ class Promise:
             raise BadValue(f"The risk is {self.risk:g}; it lies between 0 and 1, such as 0.01 for one percent.")
         if not 0 < self.confidence < 1:
             raise BadValue(f"The confidence is {self.confidence:g}; it lies between 0 and 1, such as 0.95.")
+        if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
+            raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
+
+    def check(self, problem: Problem, labelled: bool) -> None:
+        """Refuse rows and models that this promise cannot be about."""
+        if self.of == "accuracy" and not labelled:
+            raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
+        if problem is Problem.REGRESSION and self.tolerance is None:
+            raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
+        if problem is not Problem.REGRESSION and self.tolerance is not None:
+            raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
 
     @property
     def level(self) -> float:
@@ -65,8 +76,16 @@ class Promise:
             return BOUNDS[self.test]((losses + 1) / 2, (self.risk + 1) / 2, self.level)
         return BOUNDS[self.test](losses, self.risk, self.level)
 
-    def __str__(self) -> str:
-        return f"at most {100 * self.risk:g} % {RISKS[self.of]}"
+    def about(self, problem: Problem) -> str:
+        """The promise in words."""
+        of = RISKS[self.of]
+        if problem is Problem.MULTI_LABEL and self.of == "accuracy":
+            of = "of the labels wrong beyond the full model's wrong ones"
+        if problem is Problem.REGRESSION:
+            words = ("answers further than", "from the full model's")
+            words = words if self.of == "disagreement" else ("answers lost, which are right within", "of the label")
+            of = f"{words[0]} {self.tolerance:g} {words[1]}"
+        return f"at most {100 * self.risk:g} % {of}"
 
 
 @dataclass(frozen=True)
@@ -77,10 +96,7 @@ class Risk:
     trace: Trace
 
     def __post_init__(self) -> None:
-        if self.promise.of == "accuracy" and self.trace.labels is None:
-            raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
-        if self.trace.problem is Problem.REGRESSION and self.promise.tolerance is None:
-            raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
+        self.promise.check(self.trace.problem, self.trace.labels is not None)
 
     def losses(self, left: Departures) -> NDArray[Any]:
         """One per row, of rows that left somewhere."""

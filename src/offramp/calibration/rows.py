@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offramp.errors import BadInput
 from offramp.hashes import hashes_of
@@ -17,22 +18,37 @@ __all__ = ["rows_to_calibrate"]
 
 logger = logging.getLogger("offramp")
 
+SET_ASIDE = "that training did not see"
+UNKNOWN = "of which it is not known whether training saw them"
+CHOSE = "that may have helped to choose the checkpoint"
 
-def rows_to_calibrate(folder: Path, model: AdaptiveModel, given: Given) -> Questions:
-    """The rows that training set aside; or the ones named, if training did not see them."""
+
+def rows_to_calibrate(folder: Path, model: AdaptiveModel, given: Given) -> tuple[Questions, str]:
+    """The rows that training set aside, or the ones named if training did not see them; and what is known of them.
+
+    Of copies of one text the first counts alone, for a test takes rows to be independent.
+    """
     roles = read_hashes(folder)
     own = given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
     questions = ask(str(folder), model.config, given, "train" if own else "dev")
     hashes = hashes_of(questions.rows.texts)
-    if own:
-        places = np.flatnonzero(np.isin(hashes, roles["calibration"]))
-        if not len(places):
-            raise BadInput(
-                f"None of the rows that training set aside are in {questions.name}; name others with --file or --split."
-            )
-        return questions.take(places)
+    wanted = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
+    if not wanted.any():
+        raise BadInput(
+            f"None of the rows that training set aside are in {questions.name}; name others with --file or --split."
+        )
+    _, first = np.unique(hashes, return_index=True)
+    places = np.sort(first[wanted[first]])
+    origin = SET_ASIDE if own else _origin(folder, questions, hashes, roles)
+    return questions.take(places), origin
+
+
+def _origin(
+    folder: Path, questions: Questions, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]
+) -> str:
     if not roles:
         logger.warning("%s does not say what it was trained on: make sure that these rows were not.", folder)
+        return UNKNOWN
     seen = np.isin(hashes, roles.get("train", ()))
     if seen.any():
         first = questions.rows.texts[int(seen.argmax())]
@@ -41,10 +57,11 @@ def rows_to_calibrate(folder: Path, model: AdaptiveModel, given: Given) -> Quest
             "a promise about them says nothing. Leave them out, or use the rows that training set aside."
         )
     used = np.isin(hashes, roles.get("dev", ()))
-    if used.any():
-        logger.warning(
-            "%d of the %d rows may have helped to choose the checkpoint: the promise is a little too rosy.",
-            int(used.sum()),
-            len(hashes),
-        )
-    return questions
+    if not used.any():
+        return SET_ASIDE
+    logger.warning(
+        "%d of the %d rows may have helped to choose the checkpoint: the promise is a little too rosy.",
+        int(used.sum()),
+        len(hashes),
+    )
+    return CHOSE

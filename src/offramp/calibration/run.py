@@ -19,8 +19,8 @@ from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.temperature import fit_temperatures
 from offramp.errors import BadValue
 from offramp.evaluate import obtain_trace
-from offramp.grids import fitting, grid
-from offramp.judge import shape_of
+from offramp.grids import Shape, fitting, grid
+from offramp.judge import shape_of_model
 from offramp.model import AdaptiveModel
 from offramp.policies import Policy
 from offramp.questions import Given
@@ -60,28 +60,30 @@ def calibrate(
     if not folder.is_dir():
         raise BadValue(f"{name} is no folder: calibrate writes into one. Download or copy the model first.")
     model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
-    questions = rows_to_calibrate(folder, model, given)
+    questions, origin = rows_to_calibrate(folder, model, given)
+    shape = shape_of_model(model)
+    names = wishes.policies or (_usual(model, shape),)
+    for one in names:
+        grid(one, shape)  # says what is wrong with it
+    promise.check(shape.problem, questions.labels is not None)
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(model, questions, trace_file or Path(place) / "trace.safetensors")
-        return _calibrate(folder, model, trace, promise, wishes)
+        return _calibrate(folder, model, trace, promise, replace(wishes, policies=tuple(names)), origin)
 
 
-def _calibrate(folder: Path, model: AdaptiveModel, trace: Trace, promise: Promise, wishes: Wishes) -> Outcome:
-    names = wishes.policies or (_usual(model, trace),)
-    for one in names:
-        if one not in fitting(shape_of(trace)):
-            grid(one, shape_of(trace))  # says why not
-    order = shuffled(trace)
+def _calibrate(
+    folder: Path, model: AdaptiveModel, trace: Trace, promise: Promise, wishes: Wishes, origin: str
+) -> Outcome:
     temperatures = None
     if wishes.temperature:
+        order = shuffled(trace)
         cut = len(order) // 4
         temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
         trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
-        order = shuffled(trace)
     if wishes.speedup is not None:
-        policy, told = fastest(trace, names, wishes.speedup)
+        policy, told = fastest(trace, wishes.policies, wishes.speedup, promise.tolerance)
     else:
-        policy, told = promised(trace, order, promise, names, wishes.per_exit)
+        policy, told = promised(trace, promise, wishes.policies, wishes.per_exit, origin)
     evidence = told | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),
@@ -95,9 +97,9 @@ def _calibrate(folder: Path, model: AdaptiveModel, trace: Trace, promise: Promis
     return Outcome(policy, evidence["sentence"], evidence)
 
 
-def _usual(model: AdaptiveModel, trace: Trace) -> str:
+def _usual(model: AdaptiveModel, shape: Shape) -> str:
     own = model.config.exit_policy
-    fits = fitting(shape_of(trace))
+    fits = fitting(shape)
     if own.name in fits:
         return own.name
     return "learned" if "learned" in fits and "entropy" not in fits else fits[0]

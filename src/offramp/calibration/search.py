@@ -24,6 +24,8 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
         raise BadValue(f"Policy {name!r} has no threshold per exit; leave --per-exit out.")
     values = [parameter(policy) or 0.0 for policy in tried]
     early = len(shape.exits) - 1
+    if early == 0:
+        raise BadValue("This model has no early exit to have a threshold; leave --per-exit out.")
     found = []
     for price in PRICES:
         best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))

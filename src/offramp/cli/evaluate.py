@@ -16,6 +16,7 @@ from typing import Any
 from offramp.cli import arguments
 from offramp.cli.data import add_data, given
 from offramp.errors import BadInput, BadValue
+from offramp.writing import check_free, writing
 
 EXAMPLES = """\
 examples:
@@ -39,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a policy to draw; may be given several times. One with its numbers (entropy:0.2) is the chosen point "
         "(all that fit; the model's own, else the cheapest with at most 2 %% other answers than the full model)",
     )
-    leaving.add_argument("--thresholds", type=_floats, metavar="T", help="instead of a fine grid: 0.1,0.2,0.3")
-    leaving.add_argument("--patience", type=_ints, metavar="N", help="instead of all: 3,4,5,6")
+    leaving.add_argument("--thresholds", type=numbers, metavar="T", help="instead of a fine grid: 0.1,0.2,0.3")
+    leaving.add_argument("--patience", type=counts, metavar="N", help="instead of all: 3,4,5,6")
     leaving.add_argument(
         "--tolerance", type=float, metavar="X", help="regression: values so close agree (a tenth of the range)"
     )
@@ -56,11 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _floats(written: str) -> tuple[float, ...]:
+def numbers(written: str) -> tuple[float, ...]:
+    """Numbers between commas."""
     return tuple(float(one) for one in written.split(","))
 
 
-def _ints(written: str) -> tuple[int, ...]:
+def counts(written: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
     return tuple(int(one) for one in written.split(","))
 
 
@@ -99,7 +102,10 @@ def _all_checkpoints(args: argparse.Namespace, wanted: Any) -> int:
         raise BadInput(f"{args.model} has no checkpoints; train with --keep-checkpoints to evaluate them.")
     if args.trace is not None:
         raise BadValue("A trace is of one model; leave --trace out with --all-checkpoints.")
-    args.output.mkdir(exist_ok=True)
+    if not args.output.exists():
+        check_free(args.output, args.overwrite)
+    with writing(args.output):
+        args.output.mkdir(exist_ok=True)
     results = {}
     for name, folder in found.items():
         results[name] = _evaluate(args, str(folder), args.output / name, wanted)

@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     """Read, answer, write."""
     if args.format in ("glue", "elue"):
         return _submit(args)
+    if args.task is not None or args.split is not None:
+        raise BadValue("--task and --split go with --format glue or elue; leave them out.")
     source = Source(
         args.file,
         args.input_format or format_of(args.file),

@@ -15,6 +15,7 @@ from offramp.errors import BadInput
 __all__ = ["COLUMNS", "RESULTS", "read_results", "write_files"]
 
 RESULTS = "results.json"
+KEYS = ("model", "data", "exits", "policies", "static")  # what readers need
 COLUMNS = ("score", "agreement", "mean_layers", "cost", "speedup", "flops", "elue_flops", "seconds")
 
 
@@ -41,8 +42,10 @@ def read_results(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise BadInput(f"{folder} is not a run of `offramp evaluate`: it has no {RESULTS}.")
     try:
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        found["policies"], found["exits"], found["data"], found["model"]
-    except (ValueError, KeyError) as err:
+        found = json.loads(file.read_text("utf-8"))
+    except ValueError as err:
         raise BadInput(f"{file} cannot be read as results ({err}); evaluate again.") from err
-    return found
+    missing = [key for key in KEYS if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise BadInput(f"{file} cannot be read as results (it has no {missing[0]}); evaluate again.")
+    return dict(found)

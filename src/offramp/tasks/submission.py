@@ -8,7 +8,7 @@ from pathlib import Path
 from offramp.tasks.task import Task
 from offramp.writing import staged_file
 
-__all__ = ["elue_name", "glue_name", "write_elue", "write_glue"]
+__all__ = ["elue_files", "elue_name", "glue_name", "write_elue", "write_glue"]
 
 
 def glue_name(task: Task, split: str) -> str:
@@ -21,6 +21,13 @@ def glue_name(task: Task, split: str) -> str:
 def elue_name(task: Task) -> str:
     """The task as ELUE writes it."""
     return task.name.removeprefix("elue-")
+
+
+def elue_files(task: str, setting: object) -> list[str]:
+    """What a submission consists of: predictions, their cost, and the exit layers unless it is static."""
+    tail = "" if setting is None else f"_{setting}"
+    names = [f"{task}{tail}.tsv", f"{task}{tail}.json"]
+    return names if setting is None else [*names, f"{task}_infer_exit_layer{tail}.tsv"]
 
 
 def write_glue(folder: Path, name: str, answers: Sequence[object], *, overwrite: bool = False) -> Path:
