@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
 from offramp.errors import BadValue
+from offramp.hashes import hash_of, hashes_of
 from offramp.recipes import RECIPES, make
 from offramp.tasks import Rows
 from offramp.training.examples import Examples, GroupedOrder, Padder
-from offramp.training.holdout import hash_of, hashes_of, hold_out, read_hashes
+from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.run import train
 from offramp.training.seeds import train_seeds
 from offramp.training.settings import Settings, read_settings
