@@ -232,6 +232,17 @@ def sst2(runs: list[Trained], start: str, title: str, file: str) -> list[str]:
     return lines + (draw(exits, title, file) if exits else [])
 
 
+def diverged() -> list[str]:
+    """What happened at the sketch's learning rate to the recipe that was not made for it."""
+    told = json.loads((RESULTS.parent / "diverged.json").read_text())
+    why = (
+        f"`romebert-sd-gr` is trained at its authors' learning rate here: at {told['learning_rate']:g}, as the others, "
+        f"it came apart and was stopped at update {told['stopped_at_update']} ({told['date']}). Its exits on the way:"
+    )
+    rows = [[f"{one['epoch']}", *(f"{100 * value:.1f}" for value in one["exits"])] for one in told["evaluations"]]
+    return [why, "", *table(["epoch", *map(str, range(1, 13))], rows), ""]
+
+
 def seeds(runs: list[Trained], start: str) -> list[str]:
     """Mean and spread where there are several seeds."""
     by_recipe: dict[str, list[Trained]] = {}
@@ -316,6 +327,7 @@ def main() -> None:
     lines += sst2(
         runs, "mpnet-sst2-", "GLUE SST-2, all-mpnet-base-v2 (twelve layers), 20,000 rows, two epochs", "mpnet-sst2"
     )
+    lines += diverged()
     lines += section()
     lines += elue(runs)
     lines += small(runs)
