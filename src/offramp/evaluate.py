@@ -171,6 +171,7 @@ def live(model: AdaptiveModel, questions: Questions, trace: Trace, points: list[
     for point, policy, seconds in zip(wanted.values(), policies, found.seconds, strict=True):
         layers = float(trace.leave(policy).layer[found.places].mean())
         there = {"mean_layers": layers, "speedup": trace.depth / layers, "cost": layers / trace.depth}
+        there["saving"] = 1 - there["cost"]
         timed.append(asdict(point) | there | {"seconds": seconds, "measured_speedup": found.plain / seconds})
     return {"live": timed, "plain_seconds": found.plain, "live_rows": len(found.places)}
 

@@ -40,6 +40,7 @@ class Point:
     agreement: float  # share of rows with the full model's answer (a regression's: within the tolerance)
     mean_layers: float
     cost: float  # share of layers run
+    saving: float  # share of layers not run
     speedup: float  # depth over mean layers: computed, not measured
     flops: float
     elue_flops: float | None = None  # as ELUE counts, padded
@@ -122,6 +123,7 @@ class Judge:
             float(self.agrees(left.answers).mean()),
             layers.mean_layers,
             layers.layers_run,
+            layers.saved,
             layers.speedup,
             float(self.flops.at(self.trace.lengths, left.exit, alone).mean()),
             None if self.elue is None else float(self.elue[int(alone)][left.exit - 1].mean()),
