@@ -101,7 +101,8 @@ class Policy:
         """The same policy with another threshold."""
         if not any(field.name == "threshold" for field in fields(self)):
             raise BadValue(f"Policy {self.name!r} has no threshold to set; name a policy that has one.")
-        return replace(self, threshold=threshold)  # type: ignore[call-arg]
+        changed: dict[str, Any] = {"threshold": threshold}
+        return replace(self, **changed)
 
     def __str__(self) -> str:
         values = [(getattr(self, field.name), field.default) for field in fields(self)]
