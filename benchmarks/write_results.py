@@ -170,7 +170,7 @@ def group_of(runs: list[Trained], start: str) -> list[Trained]:
 
 def exits_table(runs: list[Trained], key: str | None = None) -> list[str]:
     """Every exit's score per recipe, and what leaving by entropy saves."""
-    depth = max(len(one.record["layers"]) for one in runs)
+    depth = max(one.record["layers"][-1] for one in runs)
     classes = TASKS[runs[0].record["task"]].labels is not None
     head = ["recipe", "seed", *(f"{layer}" for layer in range(1, depth + 1)), "mean", "minutes"]
     if classes:
@@ -180,8 +180,8 @@ def exits_table(runs: list[Trained], key: str | None = None) -> list[str]:
         name, scores = SKETCH[key]
         rows.append([f"*{name}*", "", *(f"{value:.1f}" for value in scores), f"{np.mean(scores):.1f}", "", "", ""])
     for one in runs:
-        cells = [f"{value:.1f}" for value in one.scores]
-        cells = ["–"] * (depth - len(cells)) + cells if len(cells) < depth else cells
+        at = dict(zip(one.record["layers"], one.scores, strict=True))
+        cells = [f"{at[layer]:.1f}" if layer in at else "–" for layer in range(1, depth + 1)]
         row = [
             one.recipe,
             str(one.record["seed"]),
