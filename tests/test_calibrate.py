@@ -217,6 +217,8 @@ def test_rows_that_were_trained_on_are_refused_and_dev_rows_warned_about(model, 
         (["--policy", "never"], "no number to choose"),
         (["--per-exit", "--policy", "vote"], "no threshold per exit"),
         (["--speedup", "0.5"], "at least 1"),
+        (["--speedup", "2", "--risk", "0.02"], "leave --risk out"),
+        (["--speedup", "2", "--per-exit"], "leave --per-exit out"),
         (["--tolerance", "1"], "for regressions"),
         (["--of", "luck"], "invalid choice"),
         (["--task", "rte", "--data-dir", "nowhere"], "No folder nowhere"),
@@ -226,6 +228,14 @@ def test_mistakes_are_one_line_and_change_nothing(arguments, said, model, capsys
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
     assert said in fails(capsys, "calibrate", model, *arguments)
     assert unchanged(model, before)
+
+
+def test_what_rows_without_labels_cannot_tell(model, capsys, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"film number {number}\n" for number in range(400)))
+    assert "fitted to labels" in fails(capsys, "calibrate", model, "--file", texts, "--temperature")
+    assert "has no splits" in fails(capsys, "calibrate", model, "--file", texts, "--split", "dev")
+    assert "Not with 200 rows" in calibrates(capsys, model, "--file", texts, "--per-exit", code=1)
 
 
 def test_a_model_that_is_no_folder(capsys):

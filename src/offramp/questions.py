@@ -76,8 +76,10 @@ def ask(model: str, config: AdaptiveConfig, given: Given, split: str, run: Path 
 
     `run` is the training's folder, where that is not the model's (checkpoints lie in it).
     """
-    split = given.split or split
+    named, split = given, given.split or split
     given = _completed(run or Path(model), given, split)
+    if given.task is None and named.file is not None and named.split is not None:
+        raise BadValue(f"{named.file} has no splits; leave --split out.")
     questions = _of_task(given, split) if given.task is not None else _own(given, config, split)
     for told in questions.rows.skipped:
         logger.warning("%s", told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,34 @@ from offramp.errors import BadValue
 from offramp.grids import grid
 from offramp.judge import shape_of
 from offramp.policies import Policy
+from offramp.stepper import Problem
 from offramp.trace import Trace
 
-__all__ = ["SEED", "fastest", "promised", "shuffled"]
+__all__ = ["SEED", "Wishes", "fastest", "promised", "shuffled", "too_few"]
 
 SEED = 0  # of the one shuffle; nobody may pick the luckiest
 
 Choice = tuple[Policy | None, dict[str, Any]]  # and the evidence, with a sentence that says it
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user may ask for beside the promise."""
+
+    policies: tuple[str, ...] = ()  # names
+    per_exit: bool = False  # a threshold of its own for every exit
+    speedup: float | None = None  # instead of a promise: the best quality at so many times fewer layers
+    temperature: bool = False
+
+    @property
+    def searches(self) -> bool:
+        """Whether one order of settings, from safe to risky, has to be found on other rows first."""
+        return len(self.policies) > 1 or self.per_exit
+
+    def left_to_test(self, rows: int) -> int:
+        """How many of so many rows the test itself gets."""
+        rows -= rows // 4 if self.temperature else 0
+        return rows - (rows // 2 if self.searches else 0)
 
 
 def shuffled(trace: Trace) -> NDArray[np.int64]:
@@ -32,36 +53,40 @@ def shuffled(trace: Trace) -> NDArray[np.int64]:
     return np.random.default_rng(SEED).permutation(len(trace))
 
 
-def promised(trace: Trace, promise: Promise, names: Sequence[str], own_thresholds: bool, origin: str) -> Choice:
+def too_few(rows: int, promise: Promise, problem: Problem) -> str | None:
+    """Why so many rows cannot show the promise, even without a single error."""
+    need = rows_needed(promise.p_value, promise.level)
+    if need is not None and rows >= need:
+        return None
+    takes = f"{need:,}" if need else f"more than {MOST_ROWS:,}"
+    return f"Not with {_rows(rows)}: {_wish(promise, problem)} takes {takes} rows without a single error."
+
+
+def promised(trace: Trace, promise: Promise, wishes: Wishes, origin: str) -> Choice:
     """The cheapest setting that passes: of one knob in its order, of several by a search on half the rows."""
     shape, order = shape_of(trace), shuffled(trace)
-    policies = [policy for name in names for policy in grid(name, shape)]
+    policies = [policy for name in wishes.policies for policy in grid(name, shape)]
     told: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
-    if len(names) > 1 or own_thresholds:
+    if wishes.searches:
         half = len(order) // 2
         search = Risk(promise, trace.take(np.sort(order[:half])))
-        if own_thresholds:
-            policies += [policy for name in names for policy in per_exit(search, name, shape)]
+        if wishes.per_exit:
+            policies += [policy for name in wishes.policies for policy in per_exit(search, name, shape)]
         policies = pareto(search, policies)
         trace = trace.take(np.sort(order[half:]))
         order = shuffled(trace)
         told |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
-    rows = f"{len(trace):,} row{'' if len(trace) == 1 else 's'}"
-    need = rows_needed(promise.p_value, promise.level)
-    told |= {"test_rows": len(trace), "rows_needed": need, "origin": origin}
-    words = promise.about(trace.problem)
-    wish = f"{words} at {100 * promise.confidence:g} % confidence"
-    if need is None or len(trace) < need:
-        takes = f"{need:,}" if need else f"more than {MOST_ROWS:,}"
-        return None, told | {"sentence": f"Not with {rows}: {wish} takes {takes} rows without a single error."}
+    told |= {"test_rows": len(trace), "rows_needed": rows_needed(promise.p_value, promise.level), "origin": origin}
+    rows = _rows(len(trace))
     tested = walk(Risk(promise, trace), policies, order)
     last = fixed_sequence([one.p_value for one in tested], promise.level)
     told["tested"] = [_told(one) for one in tested]
     passed = tested[: 0 if last is None else last + 1]
     best = min(passed, key=lambda one: one.mean_layers, default=None)
     if best is None or best.mean_layers >= trace.depth:
+        wish = _wish(promise, trace.problem)
         return None, told | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
-    speedup = trace.depth / best.mean_layers
+    speedup, words = trace.depth / best.mean_layers, promise.about(trace.problem)
     sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
     sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
     return best.policy, told | _told(best) | {"speedup": speedup, "sentence": sentence}
@@ -88,6 +113,14 @@ def fastest(trace: Trace, names: Sequence[str], wanted: float, tolerance: float 
         f"answered {agreement:.1%} of them as the full model does."
     )
     return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _wish(promise: Promise, problem: Problem) -> str:
+    return f"{promise.about(problem)} at {100 * promise.confidence:g} % confidence"
 
 
 def _told(one: Tested) -> dict[str, Any]:

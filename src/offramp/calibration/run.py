@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp import card
-from offramp.calibration.choice import SEED, fastest, promised, shuffled
+from offramp.calibration.choice import SEED, Wishes, fastest, promised, shuffled, too_few
 from offramp.calibration.risks import Promise
 from offramp.calibration.rows import rows_to_calibrate
-from offramp.calibration.temperature import fit_temperatures
+from offramp.calibration.search import check_per_exit
+from offramp.calibration.temperature import check_temperatures, fit_temperatures
 from offramp.errors import BadValue
 from offramp.evaluate import obtain_trace
 from offramp.grids import Shape, fitting, grid
@@ -30,16 +31,6 @@ from offramp.writing import staged_file
 __all__ = ["FILE", "Outcome", "Wishes", "calibrate"]
 
 FILE = "calibration.json"
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What a user may ask for beside the promise."""
-
-    policies: tuple[str, ...] = ()  # names
-    per_exit: bool = False  # a threshold of its own for every exit
-    speedup: float | None = None  # instead of a promise: the best quality at so many times fewer layers
-    temperature: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,10 +56,21 @@ def calibrate(
     names = wishes.policies or (_usual(model, shape),)
     for one in names:
         grid(one, shape)  # says what is wrong with it
+        if wishes.per_exit:
+            check_per_exit(one, shape)
+    if wishes.speedup is not None and wishes.per_exit:
+        raise BadValue("A speed is sought among one threshold for all exits; leave --per-exit out.")
     promise.check(shape.problem, questions.labels is not None)
+    wishes = replace(wishes, policies=tuple(names))
+    if wishes.temperature:
+        check_temperatures(shape.problem, questions.labels is not None, model.config.faithful)
+    if wishes.speedup is None:
+        sentence = too_few(wishes.left_to_test(len(questions.rows)), promise, shape.problem)
+        if sentence is not None:
+            return Outcome(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(model, questions, trace_file or Path(place) / "trace.safetensors")
-        return _calibrate(folder, model, trace, promise, replace(wishes, policies=tuple(names)), origin)
+        return _calibrate(folder, model, trace, promise, wishes, origin)
 
 
 def _calibrate(
@@ -83,7 +85,7 @@ def _calibrate(
     if wishes.speedup is not None:
         policy, told = fastest(trace, wishes.policies, wishes.speedup, promise.tolerance)
     else:
-        policy, told = promised(trace, promise, wishes.policies, wishes.per_exit, origin)
+        policy, told = promised(trace, promise, wishes, origin)
     evidence = told | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),

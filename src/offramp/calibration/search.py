@@ -9,10 +9,18 @@ from offramp.errors import BadValue
 from offramp.grids import Shape, grid, parameter
 from offramp.policies import Policy
 
-__all__ = ["per_exit"]
+__all__ = ["check_per_exit", "per_exit"]
 
 PRICES = np.geomspace(1, 1000, 12)  # what a unit of risk is worth in units of the full model's cost
 STEPS, ROUNDS = 24, 2
+
+
+def check_per_exit(name: str, shape: Shape) -> None:
+    """Refuse policies and models without a threshold for every exit."""
+    if name not in ("entropy", "confidence", "margin", "learned", "patience-confidence"):
+        raise BadValue(f"Policy {name!r} has no threshold per exit; leave --per-exit out.")
+    if len(shape.exits) == 1:
+        raise BadValue("This model has no early exit to have a threshold; leave --per-exit out.")
 
 
 def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
@@ -20,12 +28,8 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
     tried = grid(name, shape)
     tried = [tried[place] for place in np.linspace(0, len(tried) - 1, STEPS).astype(int)]
     first = tried[0]
-    if name not in ("entropy", "confidence", "margin", "learned", "patience-confidence"):
-        raise BadValue(f"Policy {name!r} has no threshold per exit; leave --per-exit out.")
     values = [parameter(policy) or 0.0 for policy in tried]
     early = len(shape.exits) - 1
-    if early == 0:
-        raise BadValue("This model has no early exit to have a threshold; leave --per-exit out.")
     found = []
     for price in PRICES:
         best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))

@@ -13,19 +13,23 @@ from offramp.errors import BadInput
 from offramp.stepper import Problem
 from offramp.trace import Trace
 
-__all__ = ["fit_temperatures"]
+__all__ = ["check_temperatures", "fit_temperatures"]
 
 COLD, HOT = 0.05, 20.0
 
 
+def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None:
+    """Refuse rows and models that temperatures cannot be fitted to."""
+    if problem is Problem.REGRESSION:
+        raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
+    if not labelled:
+        raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
+    if faithful:
+        raise BadInput("A faithful model's exits stay as the original had them; leave --temperature out.")
+
+
 def fit_temperatures(trace: Trace) -> NDArray[np.float64]:
     """Per exit the temperature under which its probabilities explain the labels best (least log loss)."""
-    if trace.problem is Problem.REGRESSION:
-        raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
-    if trace.labels is None:
-        raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
-    if trace.about["model"]["faithful"]:
-        raise BadInput("A faithful model's exits stay as the original had them; leave --temperature out.")
     labels = np.asarray(trace.labels)
     return np.array([_fit(trace.logits[:, place], labels) for place in range(len(trace.points))])
 

@@ -27,20 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp calibrate`."""
     arguments.add_model(parser)
     promise = parser.add_argument_group("the promise")
-    promise.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
-    promise.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
+    promise.add_argument("--risk", type=float, metavar="R", help="at most this share (0.01)")
+    promise.add_argument("--confidence", type=float, metavar="C", help="how surely (0.95)")
     promise.add_argument(
         "--of",
         choices=["disagreement", "accuracy"],
-        default="disagreement",
         help="of what: answers unlike the full model's, or accuracy lost against labels (disagreement)",
     )
     promise.add_argument(
         "--test",
         choices=["auto", "binomial", "betting", "hoeffding-bentkus"],
-        default="auto",
-        help="auto: binomial for disagreement, betting for accuracy; binomial on accuracy counts losses only, not "
-        "gains, and is the cautious choice",
+        help="auto, the default: binomial for disagreement, betting for accuracy; binomial on accuracy counts losses "
+        "only, not gains, and is the cautious choice",
     )
     promise.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
     promise.add_argument("--speedup", type=float, metavar="S", help="no promise: the best quality at S × fewer layers")
@@ -65,7 +63,11 @@ def run(args: argparse.Namespace) -> int:
         from offramp.calibration.run import FILE, Wishes, calibrate
     except ImportError as err:
         raise BadValue(f"Calibrating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
-    promise = Promise(args.of, args.risk, args.confidence, args.test, args.tolerance)
+    named = {name: getattr(args, name) for name in ("of", "risk", "confidence", "test")}
+    named = {name: value for name, value in named.items() if value is not None}
+    if args.speedup is not None and named:
+        raise BadValue(f"--speedup makes no promise; leave --{next(iter(named))} out.")
+    promise = Promise(**named, tolerance=args.tolerance)
     wishes = Wishes(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
     outcome = calibrate(args.model, given(args), promise, wishes, trace_file=args.trace)
     print(outcome.sentence)
