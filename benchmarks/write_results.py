@@ -14,9 +14,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from offramp.grids import grid
+from offramp.intervals import bootstrap_mean
 from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
@@ -110,6 +112,12 @@ class Trained:
             labels,
             None if sure is None else sure.astype(np.float32),
         )
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which exits answered which rows as labelled: (rows, exits)."""
+        trace = self.trace
+        return np.stack([trace.answers_of(place) == trace.labels for place in range(len(trace.points))], axis=1)
 
     def at(self, policy: Policy) -> Point:
         """What a policy gives on these rows."""
@@ -228,8 +236,23 @@ def sst2(runs: list[Trained], start: str, title: str, file: str) -> list[str]:
     first = [one for one in some if one.record["seed"] == 42]
     exits = [one for one in first if len(one.scores) > 1]
     lines = [f"## {title}", "", setting(some), "", *exits_table(some, start.rstrip("-")), ""]
-    lines += [ROSY, ""]
+    lines += [ROSY, "", *told_apart(exits)]
     return lines + (draw(exits, title, file) if exits else [])
+
+
+def told_apart(runs: list[Trained]) -> list[str]:
+    """Which recipes' means differ from the best one's by more than these rows' chance."""
+    if len(runs) < 2:
+        return []
+    right = {one.recipe: one.right.mean(1) for one in runs}
+    best = max(right, key=lambda recipe: float(right[recipe].mean()))
+    highs = {recipe: bootstrap_mean(rows - right[best])[1] for recipe, rows in right.items() if recipe != best}
+    below = [f"`{recipe}`" for recipe, high in highs.items() if high < 0]
+    beside = [f"`{recipe}`" for recipe, high in highs.items() if high >= 0]
+    words = f"Mean over the exits: `{best}` is best. By resampling the dev rows (95 %)"
+    parts = [f"{', '.join(below)} lie below it"] if below else []
+    parts += [f"{', '.join(beside)} cannot be told from it"] if beside else []
+    return [f"{words} {'; '.join(parts)}. Seeds are not in that.", ""]
 
 
 def diverged() -> list[str]:
