@@ -30,7 +30,7 @@ from offramp.trace import Trace
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from training_results import RESULTS, RUNS
+from training_results import LIKE_THE_SKETCH, RESULTS, RUNS
 from write_calibration import section
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -43,6 +43,7 @@ machine and no benchmark."""
 ROSY = """\
 *fewer layers at ≤ x %*: by entropy, with at most so many answers other than the last exit's; behind it the accuracy
 then. The threshold is chosen on these same dev rows, so a little rosy."""
+USUAL_RATE = LIKE_THE_SKETCH[LIKE_THE_SKETCH.index("--learning-rate") + 1]
 SKETCH = {
     "minilm-sst2": ("sketch", [77.8, 81.3, 87.5, 88.2, 88.6, 88.3]),
     "mpnet-sst2": ("sketch, one epoch", [53.9, 60.6, 79.1, 84.6, 85.9, 89.8, 91.1, 91.6, 91.7, 91.7, 91.7, 91.3]),
@@ -71,15 +72,14 @@ class Trained:
         return str(self.record["run"])
 
     @property
-    def group(self) -> str:
-        """Model and task."""
-        return self.name.rsplit("-", 1)[0].removesuffix(f"-{self.record['recipe']}")
-
-    @property
     def recipe(self) -> str:
-        """Which way it was trained; `static2` is the first two layers."""
-        recipe = str(self.record["recipe"])
-        return f"static, {self.record['layers'][-1]} layers" if recipe == "static" else recipe
+        """Which way it was trained, and at which learning rate if not at the usual one."""
+        recipe, given = str(self.record["recipe"]), self.record["options"]
+        chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
+        told = [recipe] if recipe != "static" else [f"static, {self.record['layers'][-1]} layers"]
+        told += [chosen["--learning-rate"]] if chosen["--learning-rate"] != USUAL_RATE else []
+        told += [f"heads {chosen['--head-learning-rate']}"] if "--head-learning-rate" in chosen else []
+        return ", ".join(told)
 
     @property
     def scores(self) -> list[float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
@@ -207,6 +208,10 @@ class ExitTrainer(Trainer):
         order = GroupedOrder(len(data), self.args.seed, batch, lengths)
         self.add_callback(Epochs(self, order))
         return order
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Longest first: little padding, and no score depends on the order."""
+        return np.argsort(-eval_dataset.lengths, kind="stable").tolist()
 
     # -- dev, logs, checkpoints ------------------------------------------------------------------
 
