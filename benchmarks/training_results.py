@@ -37,6 +37,7 @@ RESULTS = HERE / "results" / "training"
 
 # the sketch's settings, for every recipe alike, so that only the recipe differs
 LIKE_THE_SKETCH = ["--batch-size", "32", "--learning-rate", "5e-5", "--warmup", "0.1", "--weight-decay", "0.01"]
+QUICK_HEADS = ["--head-learning-rate", "1e-3"]
 MINILM_RECIPES = (
     "deebert",
     "romebert-sd-gr",
@@ -63,11 +64,11 @@ class Run:
     seed: int = 42
 
 
-def minilm(recipe: str, seed: int = 42) -> Run:
+def minilm(recipe: str, seed: int = 42, variant: str = "", *more: str) -> Run:
     """All of GLUE SST-2, one epoch; `mixed` has half an epoch per stage, so that it costs as much as the others."""
     epochs = "0.5,0.5" if recipe == "mixed" else "1"
     options = ["--epochs", epochs, "--max-length", "64", "--save-every", "500", "--select", "none", *LIKE_THE_SKETCH]
-    return Run(f"minilm-sst2-{recipe}-{seed}", "all-MiniLM-L6-v2", "sst-2", recipe, options, seed)
+    return Run(f"minilm-sst2-{recipe}{variant}-{seed}", "all-MiniLM-L6-v2", "sst-2", recipe, [*options, *more], seed)
 
 
 def mpnet(recipe: str, variant: str = "", *more: str) -> Run:
@@ -96,8 +97,9 @@ def small(task: str, recipe: str, seed: int) -> Run:
 BEST = "elasticbert"  # the mean over MiniLM's exits; romebert-sd-gr's equals it at more than twice the time
 RUNS = [
     *(minilm(recipe) for recipe in MINILM_RECIPES),
+    *(minilm(recipe, 42, "-quick-heads", *QUICK_HEADS) for recipe in ("deebert", "joint")),
     *(mpnet(recipe) for recipe in ("deebert", "joint", "romebert-sd-gr", "plain")),
-    mpnet("joint", "-quick-heads", "--learning-rate", "2e-5", "--head-learning-rate", "1e-3"),
+    mpnet("joint", "-quick-heads", "--learning-rate", "2e-5", *QUICK_HEADS),
     *(minilm(recipe, seed) for recipe in ("deebert", BEST) for seed in (1, 2)),
     *(elue("static", layers) for layers in (2, 3, 4)),
     elue("elasticbert"),
@@ -140,6 +142,7 @@ def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> No
         "rows": told["rows"],
         "stages": stages,
         "seconds": seconds,
+        "evaluations": evaluations(told),
         "angles": [entry["gr_angle"] for stage in told["stages"] for entry in stage["history"] if "gr_angle" in entry],
         "date": told["finished"][:10],
         "cpu": cpu_name(),
@@ -158,6 +161,17 @@ def keep(run: Run, output: Path, seconds: float, args: argparse.Namespace) -> No
     save_file(trace, RESULTS / f"{run.name}.safetensors")
     (RESULTS / f"{run.name}.json").write_text(json.dumps(record, indent=1) + "\n")
     shutil.rmtree(output / "checkpoints", ignore_errors=True)
+
+
+def evaluations(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every exit's dev score on the way."""
+    keys = [f"eval_exit_{layer}_{told['metric']}" for layer in told["layers"]]
+    return [
+        {"stage": stage["stage"], "epoch": round(entry["epoch"], 2), "exits": [round(entry[key], 4) for key in keys]}
+        for stage in told["stages"]
+        for entry in stage["history"]
+        if keys[0] in entry
+    ]
 
 
 def every_exit(model: AdaptiveModel, texts: list[Any]) -> tuple[NDArray[np.float16], NDArray[np.float16] | None]:
