@@ -78,7 +78,8 @@ class Trained:
         chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
         told = [recipe] if recipe != "static" else [f"static, {self.record['layers'][-1]} layers"]
         told += [chosen["--learning-rate"]] if chosen["--learning-rate"] != USUAL_RATE else []
-        told += [f"heads {chosen['--head-learning-rate']}"] if "--head-learning-rate" in chosen else []
+        heads = chosen.get("--head-learning-rate", chosen["--learning-rate"])
+        told += [f"heads {heads}"] if heads != chosen["--learning-rate"] else []
         return ", ".join(told)
 
     @property

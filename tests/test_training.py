@@ -275,6 +275,36 @@ def test_heads_may_learn_at_their_own_rate(encoders, glue, tmp_path):
     assert rates == {(5e-3, 0.1): 27, (5e-3, 0.0): 42, (1e-2, 0.1): 4, (1e-2, 0.0): 4}
 
 
+@pytest.mark.parametrize(
+    ("options", "quick"),
+    [
+        ({}, ["1", "2", "3", "4"]),
+        ({"pooling": "first"}, []),  # the published heads learn at the published rate
+        ({"recipe_options": {"faithful": True}}, []),
+        ({"head_learning_rate": 2e-5}, []),
+        ({"recipe": "berxit-lte"}, ["1", "2", "3", "4", "lte"]),
+    ],
+)
+def test_bare_heads_are_quick_unless_told_otherwise(options, quick, encoders, glue, tmp_path):
+    wanted = settings(encoders["bert"], glue, tmp_path / "out", learning_rate=2e-5, **options)
+    assert _quick(wanted, tmp_path) == quick
+
+
+def test_a_fine_tuned_classifiers_own_head_is_not_quick(glue, tmp_path):
+    tuned = save_classifier("bert", tmp_path / "tuned", num_labels=2)
+    assert _quick(settings(tuned, glue, tmp_path / "out", learning_rate=2e-5), tmp_path) == ["1", "2", "3"]
+
+
+def _quick(wanted, place):
+    """The exits that learn faster than the encoder."""
+    job = _job(wanted, wanted.recipe_options.get("faithful", False))
+    (stage,) = job.recipe.stages(job.model.config, None)
+    groups = job.trainer(place / "here", stage, 1).parameter_groups(job.model)
+    names = {id(value): name for name, value in job.model.named_parameters()}
+    fast = [names[id(value)] for group in groups if group["lr"] == 1e-3 for value in group["params"]]
+    return sorted({name.split(".")[1] for name in fast})
+
+
 def test_tensorboard_gets_the_angle(encoders, glue, tmp_path):
     options = {"recipe": "romebert-sd-gr", "report_to": "tensorboard", "epochs": 2, "log_every": 2}
     result = train(settings(encoders["bert"], glue, tmp_path / "out", **options))

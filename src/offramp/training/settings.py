@@ -63,7 +63,7 @@ class Settings:
     eval_batch_size: int = option(64, "training", "the same on dev")
     accumulation: int = option(1, "training", "batches per update")
     learning_rate: float | None = option(None, "training", "its peak")
-    head_learning_rate: float | None = option(None, "training", "another one for the exits' heads")
+    head_learning_rate: float | None = option(None, "training", "the heads' (1e-3 for bare linear ones, else as all)")
     weight_decay: float | None = option(None, "training", "AdamW's")
     adam_epsilon: float = option(1e-8, "training", "AdamW's")
     warmup: float | None = option(None, "training", "steps; below 1 a share of all steps")

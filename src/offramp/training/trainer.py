@@ -27,6 +27,7 @@ from offramp.writing import writing
 
 __all__ = ["ExitTrainer", "Weighing"]
 
+QUICK = 1e-3  # at the encoder's rate a bare linear head lags behind the features that it reads (docs/results.md)
 REDUCED = (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU, DistributedType.MULTI_NPU)
 
 
@@ -55,6 +56,8 @@ class ExitTrainer(Trainer):
         self.stage, self.recipe, self.weighing = stage, recipe, weighing
         self.frozen = _freeze(model, stage)
         self.projected = _projected(model) if stage.parts is not None else []
+        linear = [spec.layer for spec in model.config.exit_specs if spec.head == "linear"]
+        self.bare = {*(f"exits.{layer}.classifier" for layer in linear), "exits.lte"}
         self.projection: Projection | None = None  # of the last batch
         self._micro = 0  # batches since the last update
         model.gradient_equilibrium = stage.equilibrium
@@ -180,13 +183,20 @@ class ExitTrainer(Trainer):
             name = name.removeprefix("module.")
             if not value.requires_grad or not self.stage.trains(name):
                 continue
-            rate = self.args.learning_rate
-            if self.weighing.head_learning_rate is not None and name.startswith("exits."):
-                rate = self.weighing.head_learning_rate
+            rate = self._rate(name)
             decay = self.args.weight_decay if name in decayed else 0.0
             group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
             group["params"].append(value)
         return list(groups.values())
+
+    def _rate(self, name: str) -> float:
+        """A parameter's learning rate: heads may have one of their own, and bare linear ones have a quick one."""
+        usual, heads = self.args.learning_rate, self.weighing.head_learning_rate
+        if not name.startswith("exits."):
+            return usual
+        if heads is not None:
+            return heads
+        return max(usual, QUICK) if name.rsplit(".", 1)[0] in self.bare and not self.recipe.faithful else usual
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The library's schedules; a warm-up given as a share is not rounded to whole steps."""
