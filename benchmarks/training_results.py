@@ -170,7 +170,7 @@ def evaluations(told: dict[str, Any]) -> list[dict[str, Any]]:
     """Every exit's dev score on the way."""
     keys = [f"eval_exit_{layer}_{told['metric']}" for layer in told["layers"]]
     return [
-        {"stage": stage["stage"], "epoch": round(entry["epoch"], 2), "exits": [round(entry[key], 4) for key in keys]}
+        {"stage": stage["stage"], "epoch": round(entry["epoch"], 2), "exits": [round(entry[key], 6) for key in keys]}
         for stage in told["stages"]
         for entry in stage["history"]
         if keys[0] in entry
