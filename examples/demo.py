@@ -95,7 +95,7 @@ def main() -> None:
     console.print(f"exits on all layers; one pass over {TRAIN} sentences, some of them kept for a promise:\n")
     files = ["--train-file", shown(train_file), "--dev-file", shown(dev_file)]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    learning = ["--epochs", "1", "--learning-rate", "5e-5", "--head-learning-rate", "1e-3", "--max-length", "64"]
+    learning = ["--epochs", "1", "--learning-rate", "5e-5", "--max-length", "64"]
     call(
         "train",
         shown(encoder),
