@@ -5,33 +5,22 @@ python benchmarks/write_results.py
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load_file
 
-from offramp.grids import grid
-from offramp.intervals import bootstrap_mean
-from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
-from offramp.stepper import Problem
 from offramp.tasks import TASKS
-from offramp.tasks.metrics import score
-from offramp.trace import Trace
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from training_results import LIKE_THE_SKETCH, RESULTS, RUNS
+from trained_runs import Trained, group_of, read, table
+from training_results import RUNS
 from write_calibration import section
+from write_findings import on_the_way, slow_heads, told_apart
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
@@ -43,118 +32,10 @@ machine and no benchmark."""
 ROSY = """\
 *fewer layers at ≤ x %*: by entropy, with at most so many answers other than the last exit's; behind it the accuracy
 then. The threshold is chosen on these same dev rows, so a little rosy."""
-USUAL_RATE = LIKE_THE_SKETCH[LIKE_THE_SKETCH.index("--learning-rate") + 1]
 SKETCH = {
     "minilm-sst2": ("sketch", [77.8, 81.3, 87.5, 88.2, 88.6, 88.3]),
     "mpnet-sst2": ("sketch, one epoch", [53.9, 60.6, 79.1, 84.6, 85.9, 89.8, 91.1, 91.6, 91.7, 91.7, 91.7, 91.3]),
 }
-
-
-@dataclass(frozen=True)
-class Point:
-    """One setting of a policy on a trace."""
-
-    policy: str
-    layers: float
-    score: float
-    disagreement: float
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A finished run: its record, and what every exit said about the dev rows."""
-
-    record: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The run's."""
-        return str(self.record["run"])
-
-    @property
-    def recipe(self) -> str:
-        """Which way it was trained, and at which learning rate if not at the usual one."""
-        recipe, given = str(self.record["recipe"]), self.record["options"]
-        chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
-        told = [recipe] if recipe != "static" else [f"static, {self.record['layers'][-1]} layers"]
-        told += [chosen["--learning-rate"]] if chosen["--learning-rate"] != USUAL_RATE else []
-        heads = chosen.get("--head-learning-rate", chosen["--learning-rate"])
-        told += [f"heads {heads}"] if heads != chosen["--learning-rate"] else []
-        return ", ".join(told)
-
-    @property
-    def scores(self) -> list[float]:
-        """The main score of every exit on the first dev set, in percent."""
-        dev = next(iter(self.record["dev"].values()))
-        return [100 * one[self.record["metric"]] for one in dev]
-
-    @property
-    def minutes(self) -> str:
-        """Of training; unknown where it was interrupted and went on."""
-        stages = self.record["stages"]
-        if any(stage["resumed"] for stage in stages):
-            return "–"
-        return f"{sum(stage['seconds'] or 0 for stage in stages) / 60:.0f}"
-
-    @cached_property
-    def trace(self) -> Trace:
-        """What every exit said about the dev rows."""
-        kept = load_file(RESULTS / f"{self.name}.safetensors")
-        problem = TASKS[self.record["task"]].problem
-        labels = kept["labels"].astype(np.float64 if problem is Problem.REGRESSION else np.int64)
-        sure = kept.get("uncertainty")
-        layers = self.record["layers"]
-        about = {"model": {"problem": problem.value, "layers": layers, "depth": layers[-1]}}
-        nothing = np.empty(0)
-        return Trace(
-            about,
-            kept["logits"].astype(np.float32),
-            *(nothing, nothing, nothing),
-            labels,
-            None if sure is None else sure.astype(np.float32),
-        )
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Which exits answered which rows as labelled: (rows, exits)."""
-        trace = self.trace
-        return np.stack([trace.answers_of(place) == trace.labels for place in range(len(trace.points))], axis=1)
-
-    def at(self, policy: Policy) -> Point:
-        """What a policy gives on these rows."""
-        left, metric, labels = self.trace.leave(policy), self.record["metric"], self.trace.labels
-        assert labels is not None
-        return Point(
-            str(policy),
-            float(left.layer.mean()),
-            100 * score([metric], left.answers, labels)[metric],
-            100 * float(np.mean(left.answers != self.trace.full)),
-        )
-
-    @cached_property
-    def curve(self) -> list[Point]:
-        """Leaving by entropy, from nobody to everybody at once."""
-        return [self.at(policy) for policy in grid("entropy", shape_of(self.trace))]
-
-    def cheapest(self, disagreement: float) -> Point:
-        """The fewest layers at which no more than so many percent of the answers change."""
-        return min((one for one in self.curve if one.disagreement <= disagreement), key=lambda one: one.layers)
-
-
-def read() -> list[Trained]:
-    """The finished runs, in the order of the script."""
-    files = [RESULTS / f"{run.name}.json" for run in RUNS]
-    return [Trained(json.loads(file.read_text())) for file in files if file.is_file()]
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Markdown."""
-    head = list(head)
-    return [
-        f"| {' | '.join(head)} |",
-        "|---" + "|---:" * (len(head) - 1) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
 
 
 def setting(runs: list[Trained]) -> str:
@@ -170,11 +51,6 @@ def setting(runs: list[Trained]) -> str:
         f"transformers {first['versions']['transformers']}. {rows['train']:,} training rows, {rows['calibration']:,} "
         f"set aside for calibration, {rows[next(iter(first['dev']))]:,} dev rows. First run: `{' '.join(pairs)}`."
     )
-
-
-def group_of(runs: list[Trained], start: str) -> list[Trained]:
-    """The runs whose names begin so."""
-    return [one for one in runs if one.name.startswith(start)]
 
 
 def exits_table(runs: list[Trained], key: str | None = None) -> list[str]:
@@ -239,46 +115,6 @@ def sst2(runs: list[Trained], start: str, title: str, file: str) -> list[str]:
     lines = [f"## {title}", "", setting(some), "", *exits_table(some, start.rstrip("-")), ""]
     lines += [ROSY, "", *told_apart(exits)]
     return lines + (draw(exits, title, file) if exits else [])
-
-
-def told_apart(runs: list[Trained]) -> list[str]:
-    """Which recipes' means differ from the best one's by more than these rows' chance."""
-    if len(runs) < 2:
-        return []
-    right = {one.recipe: one.right.mean(1) for one in runs}
-    best = max(right, key=lambda recipe: float(right[recipe].mean()))
-    highs = {recipe: bootstrap_mean(rows - right[best])[1] for recipe, rows in right.items() if recipe != best}
-    below = [f"`{recipe}`" for recipe, high in highs.items() if high < 0]
-    beside = [f"`{recipe}`" for recipe, high in highs.items() if high >= 0]
-    words = f"Mean over the exits: `{best}` is best. By resampling the dev rows (95 %)"
-    parts = [f"{', '.join(below)} lie below it"] if below else []
-    parts += [f"{', '.join(beside)} cannot be told from it"] if beside else []
-    return [f"{words} {'; '.join(parts)}. Seeds are not in that.", ""]
-
-
-HEADS = """\
-**Bare heads need a learning rate of their own.** With one rate for everything `joint`'s first exits stayed at chance
-for hundreds of updates, and while they learned, the late exits fell: a linear head at an encoder's rate is slow, and
-the encoder bends to it instead. `romebert-sd-gr`, whose last exit gives way to the early ones, was stopped twice. Heads
-at 1e-3 learn in the first few hundred updates and leave the late exits alone. On MiniLM nothing but the heads' rate
-differs; on mpnet the encoder's is lower too, so there the two causes are not told apart. `offramp train` does so now
-unless told otherwise; the published heads (`--pooling first`) keep the published rate. Dev scores on the way:"""
-
-
-def on_the_way(runs: list[Trained]) -> list[str]:
-    """What slow heads do to twelve layers."""
-    stopped = json.loads((RESULTS.parent / "stopped.json").read_text())
-    told = [(one.recipe, one.record["evaluations"]) for one in group_of(runs, "mpnet-sst2-joint")]
-    told += [
-        (f"{one['recipe']}, {one['learning_rate']}, stopped at {one['stopped_at_update']}", one["evaluations"])
-        for one in stopped
-    ]
-    rows = [
-        [recipe, f"{one['epoch']:g}", *(f"{100 * value:.1f}" for value in one["exits"])]
-        for recipe, evaluations in told
-        for one in evaluations
-    ]
-    return [HEADS, "", *table(["recipe", "epoch", *map(str, range(1, 13))], rows), ""]
 
 
 def seeds(runs: list[Trained], start: str) -> list[str]:
@@ -361,7 +197,7 @@ def main() -> None:
         "",
     ]
     lines += sst2(runs, "minilm-sst2-", "GLUE SST-2, all-MiniLM-L6-v2 (six layers), one epoch", "minilm-sst2")
-    lines += seeds(runs, "minilm-sst2-")
+    lines += seeds(runs, "minilm-sst2-") + slow_heads(runs)
     lines += sst2(
         runs, "mpnet-sst2-", "GLUE SST-2, all-mpnet-base-v2 (twelve layers), 20,000 rows, two epochs", "mpnet-sst2"
     )
