@@ -34,7 +34,7 @@ from offramp.timing import race
 from offramp.trace import Trace
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
-RUNS = ("minilm-sst2-joint-42", "mpnet-sst2-deebert-42")
+RUNS = ("minilm-sst2-joint-quick-heads-42", "mpnet-sst2-joint-quick-heads-42")
 RISK, CONFIDENCE = 0.02, 0.9
 HALVES = 400  # random halves of dev
 
