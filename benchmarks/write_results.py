@@ -10,6 +10,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
+from offramp.grids import grid
+from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
 from offramp.tasks import TASKS
@@ -17,7 +19,7 @@ from offramp.tasks import TASKS
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from trained_runs import Trained, group_of, read, table
+from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
 from write_findings import on_the_way, slow_heads, told_apart
@@ -85,19 +87,21 @@ def _saving(one: Trained, disagreement: float) -> str:
     return f"{one.record['layers'][-1] / point.layers:.2f} × ({point.score:.1f})"
 
 
-def draw(runs: list[Trained], title: str, file: str) -> list[str]:
+def draw(title: str, file: str, alone: list[Trained], curves: list[tuple[str, list[Point]]], how: str) -> list[str]:
     """Two pictures: each exit alone, and score against layers run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for colour, one in zip(COLOURS * 2, runs, strict=False):
+    colours = COLOURS * 2
+    for colour, one in zip(colours, alone, strict=False):
         left.plot(one.record["layers"], one.scores, marker="o", ms=3, color=colour, label=one.recipe)
-        points = one.curve
-        right.plot([p.layers for p in points], [p.score for p in points], color=colour, label=one.recipe)
-    metric = runs[0].record["metric"]
+    for colour, (name, points) in zip(colours, curves, strict=False):
+        mark = "" if len(points) > 20 else "o"
+        right.plot([p.layers for p in points], [p.score for p in points], marker=mark, ms=3, color=colour, label=name)
+    metric = alone[0].record["metric"]
     left.set(xlabel="exit on layer", ylabel=f"dev {metric}, %", title="each exit alone")
-    right.set(xlabel="layers run, mean over rows", ylabel=f"dev {metric}, %", title="leaving by entropy")
-    left.legend(fontsize=7)
+    right.set(xlabel="layers run, mean over rows", ylabel=f"dev {metric}, %", title=how)
     for axis in (left, right):
         axis.grid(alpha=0.3)
+        axis.legend(fontsize=7)
     figure.suptitle(title)
     FIGURES.mkdir(exist_ok=True)
     figure.savefig(FIGURES / f"{file}.svg")
@@ -105,16 +109,20 @@ def draw(runs: list[Trained], title: str, file: str) -> list[str]:
     return ["", f"![{title}](figures/{file}.svg)", ""]
 
 
+def by_entropy(title: str, file: str, runs: list[Trained]) -> list[str]:
+    """The first seed's exits, and what leaving by entropy gives."""
+    exits = [one for one in runs if one.record["seed"] == 42 and len(one.scores) > 1]
+    return draw(title, file, exits, [(one.recipe, one.curve) for one in exits], "leaving by entropy") if exits else []
+
+
 def sst2(runs: list[Trained], start: str, title: str, file: str) -> list[str]:
     """A section for GLUE SST-2."""
     some = group_of(runs, start)
     if not some:
         return [f"## {title}", "", "Not run yet.", ""]
-    first = [one for one in some if one.record["seed"] == 42]
-    exits = [one for one in first if len(one.scores) > 1]
+    exits = [one for one in some if one.record["seed"] == 42 and len(one.scores) > 1]
     lines = [f"## {title}", "", setting(some), "", *exits_table(some, start.rstrip("-")), ""]
-    lines += [ROSY, "", *told_apart(exits)]
-    return lines + (draw(exits, title, file) if exits else [])
+    return [*lines, ROSY, "", *told_apart(exits), *by_entropy(title, file, some)]
 
 
 def seeds(runs: list[Trained], start: str) -> list[str]:
@@ -143,7 +151,8 @@ def seeds(runs: list[Trained], start: str) -> list[str]:
 def elue(runs: list[Trained]) -> list[str]:
     """Static depths against one dynamic model."""
     some = group_of(runs, "minilm-elue-sst2")
-    lines = ["## ELUE SST-2: static depths and one dynamic model, all-MiniLM-L6-v2", ""]
+    title = "ELUE SST-2: static depths and one dynamic model, all-MiniLM-L6-v2"
+    lines = [f"## {title}", ""]
     if not some:
         return [*lines, "Not run yet.", ""]
     lines += [setting(some), "", *exits_table(some), ""]
@@ -155,6 +164,10 @@ def elue(runs: list[Trained]) -> list[str]:
         rows = [[f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}", f"{p.disagreement:.1f}"] for p in points]
         lines += ["The dynamic model (`elasticbert`) by entropy and by patience:", ""]
         lines += [*table(["policy", "mean layers", "acc", "disagreement, %"], rows), ""]
+        static = [Point("", one.record["layers"][-1], one.scores[-1], 0) for one in some if one is not dynamic]
+        patience = [dynamic.at(Patience(value)) for value in range(1, 6)]
+        curves = [("elasticbert, entropy", dynamic.curve), ("elasticbert, patience", patience), ("static", static)]
+        lines += draw(title, "minilm-elue-sst2", some[::-1], curves, "leaving early, or a smaller model")
     return lines
 
 
@@ -167,21 +180,29 @@ def small(runs: list[Trained]) -> list[str]:
             lines += [f"{task}: not run yet.", ""]
             continue
         lines += [f"### {task}", "", setting(some), "", *exits_table(some), "", *seeds(runs, f"minilm-{task}-")]
-        if task == "sts-b":
-            lines += regression(some)
+        title = f"GLUE {task.upper()}, all-MiniLM-L6-v2, three epochs"
+        lines += regression(some, title) if task == "sts-b" else by_entropy(title, f"minilm-{task}", some)
     return lines
 
 
-def regression(some: list[Trained]) -> list[str]:
+def regression(some: list[Trained], title: str) -> list[str]:
     """Patience and learned exits, where entropy says nothing."""
-    rows = []
+    rows, curves = [], []
     for one in some:
         ways: list[Policy] = [Patience(p, t) for p in (1, 2, 3) for t in (0.1, 0.25, 0.5)]
         if one.trace.has_lte:
             ways += [Learned(value) for value in (0.1, 0.2, 0.3, 0.4, 0.5)]
         points = [one.at(policy) for policy in ways]
         rows += [[one.recipe, f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}"] for p in points]
-    return ["Leaving early on a regression:", "", *table(["recipe", "policy", "mean layers", "corr"], rows), ""]
+        curves.append(
+            (f"{one.recipe}, patience, within 0.25", [one.at(Patience(value, 0.25)) for value in range(1, 6)])
+        )
+        if one.trace.has_lte:
+            learned = [one.at(policy) for policy in grid("learned", shape_of(one.trace))]
+            curves.append((f"{one.recipe}, learned", learned))
+    picture = draw(title, "minilm-sts-b", some, curves, "leaving early")
+    told = table(["recipe", "policy", "mean layers", "corr"], rows)
+    return ["Leaving early on a regression:", "", *told, *picture]
 
 
 def main() -> None:
