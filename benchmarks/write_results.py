@@ -47,7 +47,8 @@ def setting(runs: list[Trained]) -> str:
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     rows, given = first["rows"], first["options"]
     hidden = ("--select", "--save-every")  # these change nothing in the weights
-    pairs = [f"{flag} {value}" for flag, value in zip(given[::2], given[1::2], strict=True) if flag not in hidden]
+    chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
+    pairs = [f"{flag} {value}" for flag, value in chosen.items() if flag not in hidden]
     return (
         f"{when}, {first['cpu']}, one thread per run, other work on the machine; torch {first['versions']['torch']}, "
         f"transformers {first['versions']['transformers']}. {rows['train']:,} training rows, {rows['calibration']:,} "
@@ -90,12 +91,12 @@ def _saving(one: Trained, disagreement: float) -> str:
 def draw(title: str, file: str, alone: list[Trained], curves: list[tuple[str, list[Point]]], how: str) -> list[str]:
     """Two pictures: each exit alone, and score against layers run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    colours = COLOURS * 2
-    for colour, one in zip(colours, alone, strict=False):
-        left.plot(one.record["layers"], one.scores, marker="o", ms=3, color=colour, label=one.recipe)
-    for colour, (name, points) in zip(colours, curves, strict=False):
+    styles = [{"color": colour, "ls": line, "ms": 3} for line in ("-", ":") for colour in COLOURS]
+    for style, one in zip(styles, alone, strict=False):
+        left.plot(one.record["layers"], one.scores, marker="o", label=one.recipe, **style)
+    for style, (name, points) in zip(styles, curves, strict=False):
         mark = "" if len(points) > 20 else "o"
-        right.plot([p.layers for p in points], [p.score for p in points], marker=mark, ms=3, color=colour, label=name)
+        right.plot([p.layers for p in points], [p.score for p in points], marker=mark, label=name, **style)
     metric = alone[0].record["metric"]
     left.set(xlabel="exit on layer", ylabel=f"dev {metric}, %", title="each exit alone")
     right.set(xlabel="layers run, mean over rows", ylabel=f"dev {metric}, %", title=how)
