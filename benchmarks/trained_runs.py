@@ -46,14 +46,20 @@ class Trained:
         return str(self.record["run"])
 
     @property
-    def recipe(self) -> str:
-        """Which way it was trained, and at which learning rate if not at the usual one."""
-        recipe, given = str(self.record["recipe"]), self.record["options"]
+    def options(self) -> dict[str, str]:
+        """What `offramp train` was given; the first records are older than the heads' own rate."""
+        given = self.record["options"]
         chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
+        return chosen | {"--head-learning-rate": chosen.get("--head-learning-rate", chosen["--learning-rate"])}
+
+    @property
+    def recipe(self) -> str:
+        """Which way it was trained, and at which learning rates if not at the usual one."""
+        recipe, options = self.record["recipe"], self.options
+        rate, heads = options["--learning-rate"], options["--head-learning-rate"]
         told = [recipe] if recipe != "static" else [f"static, {self.record['layers'][-1]} layers"]
-        told += [chosen["--learning-rate"]] if chosen["--learning-rate"] != USUAL_RATE else []
-        heads = chosen.get("--head-learning-rate", chosen["--learning-rate"])
-        told += [f"heads {heads}"] if heads != chosen["--learning-rate"] else []
+        told += [rate] if rate != USUAL_RATE else []
+        told += [f"heads {heads}"] if heads != rate else []
         return ", ".join(told)
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from offramp.grids import grid
@@ -15,15 +15,13 @@ from offramp.judge import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
 from offramp.tasks import TASKS
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
 from write_findings import on_the_way, slow_heads, told_apart
 
+plt.switch_backend("Agg")
+plt.rcParams["svg.hashsalt"] = "offramp"  # the same figure is the same file
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
 INTRODUCTION = """\
@@ -45,10 +43,8 @@ def setting(runs: list[Trained]) -> str:
     first = runs[0].record
     dates = sorted({one.record["date"] for one in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    rows, given = first["rows"], first["options"]
-    hidden = ("--select", "--save-every")  # these change nothing in the weights
-    chosen = dict(zip(given[::2], given[1::2], strict=True))  # what comes later counts
-    pairs = [f"{flag} {value}" for flag, value in chosen.items() if flag not in hidden]
+    rows, hidden = first["rows"], ("--select", "--save-every")  # these change nothing in the weights
+    pairs = [f"{flag} {value}" for flag, value in runs[0].options.items() if flag not in hidden]
     return (
         f"{when}, {first['cpu']}, one thread per run, other work on the machine; torch {first['versions']['torch']}, "
         f"transformers {first['versions']['transformers']}. {rows['train']:,} training rows, {rows['calibration']:,} "
@@ -105,7 +101,7 @@ def draw(title: str, file: str, alone: list[Trained], curves: list[tuple[str, li
         axis.legend(fontsize=7)
     figure.suptitle(title)
     FIGURES.mkdir(exist_ok=True)
-    figure.savefig(FIGURES / f"{file}.svg")
+    figure.savefig(FIGURES / f"{file}.svg", metadata={"Date": None})
     plt.close(figure)
     return ["", f"![{title}](figures/{file}.svg)", ""]
 
