@@ -177,7 +177,7 @@ def small(runs: list[Trained]) -> list[str]:
             lines += [f"{task}: not run yet.", ""]
             continue
         lines += [f"### {task}", "", setting(some), "", *exits_table(some), "", *seeds(runs, f"minilm-{task}-")]
-        title = f"GLUE {task.upper()}, all-MiniLM-L6-v2, five epochs"
+        title = f"GLUE {task.upper()}, all-MiniLM-L6-v2, {some[0].options['--epochs']} epochs"
         lines += regression(some, title) if task == "sts-b" else by_entropy(title, f"minilm-{task}", some)
     return lines
 
