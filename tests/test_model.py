@@ -369,6 +369,16 @@ def test_a_classifier_without_its_pooler_is_refused(tmp_path):
         AdaptiveModel.from_backbone(folder)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_a_classifier_whose_config_names_no_class_is_refused(family, tmp_path):
+    folder = save_classifier(family, tmp_path / family)
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadModel, match="holds a classifier, but its config names no class for it"):
+        AdaptiveModel.from_backbone(folder)
+
+
 def test_a_file_with_more_layers_than_its_config_is_refused(tmp_path):
     folder = save_encoder("bert", tmp_path / "bert")
     config = json.loads((folder / "config.json").read_text())

@@ -112,6 +112,11 @@ def _load(
         raise BadModel(f"{checkpoint} lacks {len(missing)} weights of its model: {_some(missing)}.")
     if strange := [key for key in report["unexpected_keys"] if not shortened and _of_the_encoder(key)]:
         raise BadModel(f"{checkpoint} holds weights that its config does not: {_some(strange)}.")
+    if not backbone.architectures and any(key.startswith("classifier.") for key in report["unexpected_keys"]):
+        raise BadModel(
+            f"{checkpoint} holds a classifier, but its config names no class for it; add "
+            '"architectures": ["…ForSequenceClassification"] to its config.json, or take the classifier out.'
+        )
     # a pooler that the checkpoint does not have is not a pre-trained one
     absent = {key.split(".", 1)[1] if own else key for key in report["missing_keys"]}
     kept = {key: value for key, value in encoder.state_dict().items() if key not in absent}
