@@ -37,7 +37,8 @@ def told_apart(runs: list[Trained]) -> list[str]:
 def on_the_way(runs: list[Trained]) -> list[str]:
     """What slow heads do to twelve layers."""
     stopped = json.loads((RESULTS.parent / "stopped.json").read_text())
-    told = [(one.recipe, one.record["evaluations"]) for one in group_of(runs, "mpnet-sst2-joint")]
+    together = [one for one in group_of(runs, "mpnet-sst2-") if one.record["recipe"] in ("joint", "romebert-sd-gr")]
+    told = [(one.recipe, one.record["evaluations"]) for one in together]
     told += [
         (f"{one['recipe']}, {one['learning_rate']}, stopped at {one['stopped_at_update']}", one["evaluations"])
         for one in stopped

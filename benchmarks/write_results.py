@@ -177,9 +177,21 @@ def small(runs: list[Trained]) -> list[str]:
             lines += [f"{task}: not run yet.", ""]
             continue
         lines += [f"### {task}", "", setting(some), "", *exits_table(some), "", *seeds(runs, f"minilm-{task}-")]
+        lines += [] if task == "sts-b" else [chance(some), ""]
         title = f"GLUE {task.upper()}, all-MiniLM-L6-v2, {some[0].options['--epochs']} epochs"
         lines += regression(some, title) if task == "sts-b" else by_entropy(title, f"minilm-{task}", some)
     return lines
+
+
+def chance(some: list[Trained]) -> str:
+    """How far a score may be off on so few rows."""
+    labels = np.asarray(some[0].trace.labels, dtype=np.int64)
+    accuracy = float(np.mean([one.right[:, -1].mean() for one in some]))
+    error = 100 * np.sqrt(accuracy * (1 - accuracy) / len(labels))
+    return (
+        f"With {len(labels)} dev rows an accuracy is good to ± {error:.1f} points (one standard error), seeds apart; "
+        f"the more frequent class alone gives {100 * np.bincount(labels).max() / len(labels):.1f}."
+    )
 
 
 def regression(some: list[Trained], title: str) -> list[str]:
