@@ -42,6 +42,7 @@ LIKE_THE_SKETCH = ["--learning-rate", "5e-5", "--head-learning-rate", "5e-5", *C
 QUICK_HEADS = ["--learning-rate", "5e-5", "--head-learning-rate", "1e-3", *COMMON]
 GENTLE = ["--learning-rate", "2e-5", "--head-learning-rate", "1e-3", *COMMON]
 QUICK = "-quick-heads"
+MINILM = "all-MiniLM-L6-v2"
 MINILM_RECIPES = (
     "deebert",
     "romebert-sd-gr",
@@ -72,7 +73,7 @@ def minilm(recipe: str, seed: int = 42, variant: str = "") -> Run:
     """All of GLUE SST-2, one epoch; `mixed` has half an epoch per stage, so that it costs as much as the others."""
     options = ["--epochs", "0.5,0.5" if recipe == "mixed" else "1", "--max-length", "64", "--save-every", "500"]
     options += ["--select", "none", *(QUICK_HEADS if variant else LIKE_THE_SKETCH)]
-    return Run(f"minilm-sst2-{recipe}{variant}-{seed}", "all-MiniLM-L6-v2", "sst-2", recipe, options, seed)
+    return Run(f"minilm-sst2-{recipe}{variant}-{seed}", MINILM, "sst-2", recipe, options, seed)
 
 
 def mpnet(recipe: str, variant: str = "") -> Run:
@@ -82,15 +83,24 @@ def mpnet(recipe: str, variant: str = "") -> Run:
     return Run(f"mpnet-sst2-{recipe}{variant}-42", "all-mpnet-base-v2", "sst-2", recipe, options)
 
 
+def named(recipe: str, layers: int | None) -> str:
+    """A recipe, and how many layers are left of the model."""
+    return recipe if layers is None else f"{recipe}{layers}"
+
+
+def cut(layers: int | None) -> list[str]:
+    """The option that keeps the first layers only."""
+    return [] if layers is None else ["--num-layers", str(layers)]
+
+
 def elue(recipe: str, layers: int | None = None) -> Run:
     """ELUE SST-2, two epochs."""
     options = ["--epochs", "2", "--max-length", "64", "--select", "none", *QUICK_HEADS]
-    depth = [] if layers is None else ["--num-layers", str(layers)]
-    name = recipe if layers is None else f"{recipe}{layers}"
-    return Run(f"minilm-elue-sst2-{name}-42", "all-MiniLM-L6-v2", "elue-sst-2", recipe, [*options, *depth])
+    name = f"minilm-elue-sst2-{named(recipe, layers)}-42"
+    return Run(name, MINILM, "elue-sst-2", recipe, [*options, *cut(layers)])
 
 
-def small(task: str, recipe: str, seed: int) -> Run:
+def small(task: str, recipe: str, seed: int, layers: int | None = None) -> Run:
     """A small GLUE set in full, the best epoch by the exits' mean.
 
     Six to ten hundred updates: three epochs, for RTE five. Three in batches of 32 are 213 updates on RTE: the loss had
@@ -98,7 +108,7 @@ def small(task: str, recipe: str, seed: int) -> Run:
     """
     epochs = "5" if task == "rte" else "3"
     options = ["--epochs", epochs, "--max-length", "128", *QUICK_HEADS, "--batch-size", "16"]
-    return Run(f"minilm-{task}-{recipe}-{seed}", "all-MiniLM-L6-v2", task, recipe, options, seed)
+    return Run(f"minilm-{task}-{named(recipe, layers)}-{seed}", MINILM, task, recipe, [*options, *cut(layers)], seed)
 
 
 BEST = "joint"  # with quick heads
@@ -113,6 +123,7 @@ RUNS = [
     elue("elasticbert"),
     *(small(task, recipe, seed) for task in ("rte", "mrpc") for recipe in ("deebert", BEST) for seed in (42, 1, 2)),
     *(small("sts-b", recipe, 42) for recipe in ("pabee", "berxit-lte")),
+    *(small("sts-b", "static", 42, layers) for layers in (1, 2)),  # whether its first exits could be better
 ]
 
 
