@@ -55,9 +55,9 @@ class Trained:
     @property
     def recipe(self) -> str:
         """Which way it was trained, and at which learning rates if not at the usual one."""
-        recipe, options = self.record["recipe"], self.options
+        recipe, options, depth = self.record["recipe"], self.options, self.record["layers"][-1]
         rate, heads = options["--learning-rate"], options["--head-learning-rate"]
-        told = [recipe] if recipe != "static" else [f"static, {self.record['layers'][-1]} layers"]
+        told = [recipe] if recipe != "static" else [f"static, {depth} layer{'s' if depth > 1 else ''}"]
         told += [rate] if rate != USUAL_RATE else []
         told += [f"heads {heads}"] if heads != rate else []
         return ", ".join(told)

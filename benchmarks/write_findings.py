@@ -68,3 +68,17 @@ def slow_heads(runs: list[Trained]) -> list[str]:
         f"by exit {apart} points (one seed)."
     )
     return [words, ""]
+
+
+def low_exits(some: list[Trained]) -> list[str]:
+    """STS-B's first exits against models that end there."""
+    alone = {one.record["layers"][-1]: one.scores[-1] for one in some if one.record["recipe"] == "static"}
+    exits = next((one.scores for one in some if one.record["recipe"] == "pabee"), None)
+    if exits is None or not {1, 2} <= alone.keys():
+        return []
+    words = (
+        f"Models cut off there and trained for themselves (`static`) reach {alone[1]:.1f} with one layer and "
+        f"{alone[2]:.1f} with two, `pabee`'s exits {exits[0]:.1f} and {exits[1]:.1f}: one layer cannot do much about "
+        "two sentences, and the second serves the exits behind it more than its own, which weighs little in `pabee`."
+    )
+    return [words, ""]

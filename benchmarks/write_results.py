@@ -18,7 +18,7 @@ from offramp.tasks import TASKS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
-from write_findings import on_the_way, slow_heads, told_apart
+from write_findings import low_exits, on_the_way, slow_heads, told_apart
 
 plt.switch_backend("Agg")
 plt.rcParams["svg.hashsalt"] = "offramp"  # the same figure is the same file
@@ -48,7 +48,8 @@ def setting(runs: list[Trained]) -> str:
     return (
         f"{when}, {first['cpu']}, one thread per run, other work on the machine; torch {first['versions']['torch']}, "
         f"transformers {first['versions']['transformers']}. {rows['train']:,} training rows, {rows['calibration']:,} "
-        f"set aside for calibration, {rows[next(iter(first['dev']))]:,} dev rows. First run: `{' '.join(pairs)}`."
+        f"set aside for calibration, {rows[next(iter(first['dev']))]:,} dev rows; "
+        f"{first['metric']}. First run: `{' '.join(pairs)}`."
     )
 
 
@@ -177,7 +178,7 @@ def small(runs: list[Trained]) -> list[str]:
             lines += [f"{task}: not run yet.", ""]
             continue
         lines += [f"### {task}", "", setting(some), "", *exits_table(some), "", *seeds(runs, f"minilm-{task}-")]
-        lines += [] if task == "sts-b" else [chance(some), ""]
+        lines += low_exits(some) if task == "sts-b" else [chance(some), ""]
         title = f"GLUE {task.upper()}, all-MiniLM-L6-v2, {some[0].options['--epochs']} epochs"
         exits = [one for one in some if len(one.scores) > 1]
         lines += regression(exits, title) if task == "sts-b" else by_entropy(title, f"minilm-{task}", exits)
