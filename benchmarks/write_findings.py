@@ -78,7 +78,7 @@ def low_exits(some: list[Trained]) -> list[str]:
         return []
     words = (
         f"Models cut off there and trained for themselves (`static`) reach {alone[1]:.1f} with one layer and "
-        f"{alone[2]:.1f} with two, `pabee`'s exits {exits[0]:.1f} and {exits[1]:.1f}: one layer cannot do much about "
-        "two sentences, and the second serves the exits behind it more than its own, which weighs little in `pabee`."
+        f"{alone[2]:.1f} with two, `pabee`'s exits {exits[0]:.1f} and {exits[1]:.1f}: one layer is not enough here, "
+        "two could do more than they do where they serve the exits behind them too (one seed)."
     )
     return [words, ""]
