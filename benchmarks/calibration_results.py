@@ -25,13 +25,13 @@ from offramp import AdaptiveModel
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.run import calibrate
 from offramp.calibration.sequence import fixed_sequence, walk
-from offramp.evaluate import obtain_trace
-from offramp.flops import count_flops
-from offramp.grids import grid
-from offramp.judge import Judge, shape_of
-from offramp.questions import Given, ask
-from offramp.timing import race
-from offramp.trace import Trace
+from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.flops import count_flops
+from offramp.evaluation.grids import grid
+from offramp.evaluation.points import Judge, shape_of
+from offramp.tasks.asked import Given, ask
+from offramp.evaluation.timing import race
+from offramp.traces.trace import Trace
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
 RUNS = ("minilm-sst2-joint-quick-heads-42", "mpnet-sst2-joint-quick-heads-42")

@@ -30,7 +30,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.fingerprints import cpu_name
+from offramp.traces.fingerprints import cpu_name
 from offramp.policies import Memory, Never, Policy, entropy
 from offramp.stepper import Said
 from setting import Texts, make_tokenizer, read_texts

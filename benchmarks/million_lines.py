@@ -23,7 +23,7 @@ from transformers import BertConfig
 
 from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig
-from offramp.fingerprints import cpu_name
+from offramp.traces.fingerprints import cpu_name
 from offramp.policies import Patience
 from setting import make_tokenizer, read_texts
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 
 from offramp import AdaptiveModel
-from offramp.evaluate import obtain_trace
-from offramp.fingerprints import cpu_name
-from offramp.flops import count_flops
-from offramp.grids import grid
-from offramp.judge import Judge, shape_of
+from offramp.evaluation.evaluate import obtain_trace
+from offramp.traces.fingerprints import cpu_name
+from offramp.evaluation.flops import count_flops
+from offramp.evaluation.grids import grid
+from offramp.evaluation.points import Judge, shape_of
 from offramp.policies import Vote
-from offramp.questions import Given, ask
+from offramp.tasks.asked import Given, ask
 
 POLICIES, LIVE = ("entropy", "confidence", "margin", "patience-confidence", "vote"), 4
 

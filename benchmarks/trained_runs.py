@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from offramp.grids import grid
-from offramp.judge import shape_of
+from offramp.evaluation.grids import grid
+from offramp.evaluation.points import shape_of
 from offramp.policies import Policy
 from offramp.stepper import Problem
 from offramp.tasks import TASKS
 from offramp.tasks.metrics import score
-from offramp.trace import Trace
+from offramp.traces.trace import Trace
 from training_results import LIKE_THE_SKETCH, RESULTS, RUNS
 
 USUAL_RATE = LIKE_THE_SKETCH[LIKE_THE_SKETCH.index("--learning-rate") + 1]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from offramp import AdaptiveModel
-from offramp.fingerprints import cpu_name
+from offramp.traces.fingerprints import cpu_name
 from offramp.tasks import TASKS
 from offramp.tasks.folder import read_split
 

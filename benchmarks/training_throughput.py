@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import AutoModel, TrainerCallback, get_linear_schedule_with_warmup
 
-from offramp.fingerprints import cpu_name
+from offramp.traces.fingerprints import cpu_name
 from offramp.recipes import make
 from offramp.tasks import Rows, Task
 from offramp.training.data import Data

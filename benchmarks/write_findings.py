@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from offramp.intervals import bootstrap_mean
+from offramp.evaluation.intervals import bootstrap_mean
 from trained_runs import Trained, group_of, table
 from training_results import QUICK, RESULTS
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from offramp.grids import grid
-from offramp.judge import shape_of
+from offramp.evaluation.grids import grid
+from offramp.evaluation.points import shape_of
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
 from offramp.tasks import TASKS

@@ -30,9 +30,10 @@ from golden_losses import checks_of_losses
 from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
 from offramp.convert import detect, read
-from offramp.cost import layer_cost
 from offramp.errors import BadValue
-from offramp.policies import Policy, entropy
+from offramp.evaluation.cost import layer_cost
+from offramp.policies import Policy
+from offramp.problems import SINGLE_LABEL
 from offramp.tasks.metrics import score
 
 HIGHWAYS = ("deebert", "romebert", "berxit")
@@ -60,7 +61,7 @@ def checks_of_model(case: Case) -> Iterator[Check]:
     if (wanted := case.take("logits")) is not None:
         yield close("logits", logits, wanted)
     if (wanted := case.take("entropy")) is not None:
-        yield close("entropy", entropy(logits), wanted)
+        yield close("entropy", SINGLE_LABEL.entropy(logits), wanted)
     if (wanted := case.take("lte")) is not None:
         yield close("lte", out.exit_uncertainty.T, wanted)
     # entropy on a regression is refused unless faithful, whosever it is
@@ -100,7 +101,7 @@ def checks_of_ramp(case: Case, faithful: AdaptiveModel) -> Iterator[Check]:
     if (wanted := case.take("highway_logits")) is not None:
         yield close("highway_logits", ramp, wanted)
     if (wanted := case.take("highway_entropy")) is not None:
-        yield close("highway_entropy", entropy(ramp), wanted)
+        yield close("highway_entropy", SINGLE_LABEL.entropy(ramp), wanted)
 
 
 def policy_of(run: dict[str, Any]) -> Policy:
@@ -245,7 +246,7 @@ def _real_states(case: Case, states: list[Any], wanted: Tensor) -> Check:
 def checks_of_entropy(case: Case) -> Iterator[Check]:
     """Entropy of ordinary and extreme logits: what it should be, never NaN, never negative."""
     for name in ("ordinary", "edge"):
-        got = entropy(case.inputs[f"{name}/logits"])
+        got = SINGLE_LABEL.entropy(case.inputs[f"{name}/logits"])
         if (wanted := case.take(f"{name}/exact")) is not None:
             yield close(f"{name}/exact", got, wanted.float())
         yield claim(f"{name} is not negative", bool((got >= 0).all()))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models: a second thread only waits
 
 
 @pytest.fixture(scope="session")

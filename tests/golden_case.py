@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from offramp import AdaptiveModel
-from offramp.convert import Options, convert
+from offramp.convert import ConvertOptions, convert
 
 __all__ = ["Case", "Check", "claim", "close", "same"]
 
@@ -58,7 +58,7 @@ class Case:
     def model(self, **options: Any) -> AdaptiveModel:
         """The checkpoint, converted and loaded as a user would."""
         with tempfile.TemporaryDirectory() as folder:
-            convert(self.folder / "checkpoint", Path(folder) / "model", options=Options(**options))
+            convert(self.folder / "checkpoint", Path(folder) / "model", options=ConvertOptions(**options))
             return AdaptiveModel.from_pretrained(Path(folder) / "model")
 
 

@@ -11,11 +11,10 @@ import torch
 
 from golden_case import Case, Check, claim, close
 from offramp.policies import Policy
-from offramp.stepper import Problem
+from offramp.submissions.files import write_elue
 from offramp.tasks import TASKS, Rows, Task
 from offramp.tasks.folder import read_split
 from offramp.tasks.metrics import score
-from offramp.tasks.submission import write_elue
 
 __all__ = ["checks_of_data"]
 
@@ -39,7 +38,7 @@ def checks_of_reading(case: Case, folder: Path) -> Iterator[Check]:
         task = TASKS[f"elue-{name}"]
         yield claim(f"labels of {name}", task.labels == (None if labels == [None] else tuple(labels)))
         regression = case.about["output_mode"][name] == "regression"
-        yield claim(f"kind of {name}", (task.problem is Problem.REGRESSION) == regression)
+        yield claim(f"kind of {name}", task.problem.is_regression == regression)
     for name, wanted in case.about["examples"].items():
         task_name, split = name.split("/")
         task = TASKS[f"elue-{task_name}"]

@@ -12,7 +12,7 @@ from golden_case import Case, Check, same
 from offramp import AdaptiveModel
 from offramp.backbones.elasticbert import ElasticBertConfig
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.elue import macs_per_exit
+from offramp.evaluation.elue import macs_per_exit
 
 Numbers = Sequence[int]
 

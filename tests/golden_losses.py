@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from golden_case import Case, Check, close
 from offramp import AdaptiveModel
 from offramp.convert import detect, read
-from offramp.convert.checkpoint import Options
-from offramp.gradients import project
+from offramp.convert.checkpoint import ConvertOptions
 from offramp.recipes.losses import (
-    Outcome,
+    BatchOutputs,
     by_depth,
     distillation,
     early_exits,
@@ -24,10 +23,11 @@ from offramp.recipes.losses import (
     soft_labels,
     summed_soft_labels,
 )
+from offramp.recipes.projection import project
 
 __all__ = ["checks_of_losses"]
 
-Loss = Callable[[Outcome], Tensor]
+Loss = Callable[[BatchOutputs], Tensor]
 
 
 def losses_of(case: Case, static: str | None) -> dict[str, Loss]:
@@ -68,7 +68,7 @@ def losses_of(case: Case, static: str | None) -> dict[str, Loss]:
     return {"weighted": by_depth} if kind == "pabee" else {"sum": joint}
 
 
-def outcome_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> Outcome:
+def outputs_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> BatchOutputs:
     """A pass in training mode, dropout off."""
     model.train()
     for module in model.modules():
@@ -77,7 +77,7 @@ def outcome_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> Out
     out = model(**{key: value[:rows] for key, value in case.batch.items()})
     uncertainty = [one.uncertainty for one in out.said if one.uncertainty is not None]
     logits = [one.logits for one in out.said]
-    return Outcome(logits, case.inputs["labels"][:rows], model.config.problem, uncertainty)
+    return BatchOutputs(logits, case.inputs["labels"][:rows], model.config.problem, uncertainty)
 
 
 def checks_of_losses(case: Case, model: AdaptiveModel, static: str | None = None) -> Iterator[Check]:
@@ -86,10 +86,10 @@ def checks_of_losses(case: Case, model: AdaptiveModel, static: str | None = None
     for name, loss in losses_of(case, static).items():
         rows = 2 if name.endswith("two-rows") else None
         if (wanted := case.take(f"loss/{name}")) is not None:
-            yield close(f"loss/{name}", loss(outcome_of(model, case, rows)).detach().reshape(wanted.shape), wanted)
+            yield close(f"loss/{name}", loss(outputs_of(model, case, rows)).detach().reshape(wanted.shape), wanted)
         if _has_gradient(case, name):
             model.zero_grad()
-            torch.autograd.backward(loss(outcome_of(model, case)))
+            torch.autograd.backward(loss(outputs_of(model, case)))
             yield from checks_of_gradient(case, name, _gradients(case, model, static))
     if case.about["kind"] == "romebert":
         for direction in ("final", "early"):
@@ -105,7 +105,7 @@ def _gradients(case: Case, model: AdaptiveModel, static: str | None = None) -> d
     """Our gradients under the names that the parameters have in the original's checkpoint."""
     checkpoint = read(case.folder / "checkpoint")
     layers = int(static.removeprefix("static-")) if static is not None else None
-    converted = detect(checkpoint).convert(checkpoint, Options(layers if layers != case.depth else None))
+    converted = detect(checkpoint).convert(checkpoint, ConvertOptions(layers if layers != case.depth else None))
     original = {id(value): key for key, value in checkpoint.weights.items() if not key.startswith("core.")}
     ours = dict(model.named_parameters())
     return {original[id(value)]: ours[key].grad for key, value in converted.weights.items() if key in ours}
@@ -143,8 +143,8 @@ def checks_of_projection(case: Case, model: AdaptiveModel, direction: str) -> It
     name = f"gr-{direction}-ref"
     if not _has_gradient(case, name):
         return
-    outcome = outcome_of(model, case)
-    parts = [last_exit(outcome), distillation(outcome, 0.9, 3.0)]
+    outputs = outputs_of(model, case)
+    parts = [last_exit(outputs), distillation(outputs, 0.9, 3.0)]
     if direction == "early":
         parts.reverse()
     each: list[dict[str, Tensor]] = []

@@ -47,7 +47,7 @@ def test_weights_of_another_shape_are_named(copied, texts, capsys):
         ({"problem_type": "multilabel"}, "No problem type is called 'multilabel'. Known: multi_label_classification"),
         ({"exits": [{"layer": 9}]}, "No layer 9"),
         ({"exits": [{"layer": 4, "head": "strange"}]}, "No head is called"),
-        ({"exits": 3}, "cannot be read as a model"),
+        ({"exits": 3}, "config.json: `exits` is 3; it is a list"),
         ({"backbone": {"model_type": "gpt2"}}, "No backbone family is called 'gpt2'"),
         ({"backbone": {"model_type": "nonsense"}}, "nonsense"),
     ],

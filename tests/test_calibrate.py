@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,9 @@ from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.sequence import pareto, walk
 from offramp.calibration.temperature import fit_temperatures
 from offramp.cli.main import main
-from offramp.grids import grid
-from offramp.judge import shape_of
+from offramp.evaluation.grids import grid
 from offramp.policies import parse
-from offramp.recording import record
+from offramp.traces.recording import record
 from offramp.training.holdout import read_hashes
 from tests.calls import fails
 from tests.reviews import rows, write_sts
@@ -66,7 +66,7 @@ def test_the_promise_holds_on_the_rows_it_was_tested_on(model, reviews, capsys):
     calibrates(capsys, model, *EASY, "--of", "accuracy")
     loaded = AdaptiveModel.from_pretrained(model)
     held = set(read_hashes(model)["calibration"].tolist())
-    from offramp.hashes import hash_of
+    from offramp.traces.hashes import hash_of
 
     lines = [line.split("\t") for line in (reviews / "SST-2" / "train.tsv").read_text().splitlines()[1:]]
     mine = [(text, label) for text, label in lines if hash_of(text) in held]
@@ -116,13 +116,13 @@ def test_several_knobs_are_searched_on_other_rows_than_they_are_tested_on(model,
 
 def test_the_front_is_not_beaten_by_anything_and_goes_from_safe_to_risky(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
-    trace = record(model, [text for text, _ in rows(200)], None, tmp_path / "t.safetensors", "reviews")
+    trace = record(model.runner(), [text for text, _ in rows(200)], None, tmp_path / "t.safetensors", "reviews")
     risk = Risk(Promise("disagreement", 0.1), trace)
-    policies = [*grid("entropy", shape_of(trace))[::10], *grid("patience", shape_of(trace))]
+    policies = [*grid("entropy", trace.shape)[::10], *grid("patience", trace.shape)]
     front = pareto(risk, policies)
 
     def measured(policy):
-        left = trace.leave(policy)
+        left = trace.replay(policy)
         return risk.losses(left).mean(), left.layer.mean()
 
     every = [measured(policy) for policy in policies]
@@ -155,8 +155,8 @@ def test_a_temperature_is_the_one_that_explains_the_labels(tmp_path):
     chances = np.exp(logits[:, 0]) / np.exp(logits[:, 0]).sum(1, keepdims=True)
     labels = np.array([rng.choice(3, p=one) for one in chances])
     model = adaptive("bert", tmp_path / "encoder", num_labels=3, exits=[LAYERS])
-    trace = record(model, ["a"], None, tmp_path / "t.safetensors", "x")
-    sure = type(trace)(trace.about, (3 * logits).astype(np.float32), *[np.zeros(4000)] * 3, labels)
+    trace = record(model.runner(), ["a"], None, tmp_path / "t.safetensors", "x")
+    sure = replace(trace, logits=(3 * logits).astype(np.float32), labels=labels)
     assert fit_temperatures(sure)[0] == pytest.approx(3, rel=0.1)
 
 
@@ -245,9 +245,9 @@ def test_a_model_that_is_no_folder(capsys):
 def test_another_dtype_than_the_calibrated_one_is_warned_about(model, capsys, caplog):
     calibrates(capsys, model, *EASY)
     AdaptiveModel.from_pretrained(model)
-    assert "calibrated" not in caplog.text
+    assert "promised" not in caplog.text
     AdaptiveModel.from_pretrained(model, dtype=torch.bfloat16)
-    assert "was calibrated on torch in float32 and runs on torch in bfloat16" in caplog.text
+    assert "it was tested on torch in float32 and this is torch in bfloat16" in caplog.text
 
 
 def test_a_trace_of_other_rows_is_refused(model, capsys, tmp_path):

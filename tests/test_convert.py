@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
-from offramp.convert import KINDS, Options, convert, detect, read
+from offramp.convert import KINDS, ConvertOptions, convert, detect, read
 from offramp.errors import BadModel
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,7 +21,7 @@ def inputs(case: str) -> dict[str, torch.Tensor]:
 def test_faithful_can_be_asked_for_when_a_model_is_loaded(tmp_path):
     case = "deebert-bert-2"
     convert(GOLDEN / case / "checkpoint", tmp_path / "sane")
-    convert(GOLDEN / case / "checkpoint", tmp_path / "faithful", options=Options(faithful=True))
+    convert(GOLDEN / case / "checkpoint", tmp_path / "faithful", options=ConvertOptions(faithful=True))
     sane = AdaptiveModel.from_pretrained(tmp_path / "sane")
     asked = AdaptiveModel.from_pretrained(tmp_path / "sane", faithful=True)
     faithful = AdaptiveModel.from_pretrained(tmp_path / "faithful")

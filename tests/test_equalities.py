@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offramp import AdaptiveModel, policies
-from offramp.policies import Policy, entropy
-from offramp.stepper import Problem
+from offramp.policies import Policy
+from offramp.problems import MULTI_LABEL
 from tests.tiny import FAMILY_NAMES, adaptive, random_batch
 
 CLOSE = {"atol": 5e-5, "rtol": 1e-4}
@@ -57,13 +57,13 @@ def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: fl
     early, problem = out.exit_logits[:, :-1], model.config.problem
     layers = [spec.layer for spec in model.config.exit_specs]
     chosen: list[Policy] = [policies.Never(), policies.Layer(layers[0]), policies.Layer(layers[-1])]
-    if problem is Problem.REGRESSION:
+    if problem.is_regression:
         steps = (out.exit_logits[:, 1:] - out.exit_logits[:, :-1]).abs()
         chosen += [policies.Patience(1, in_a_gap(steps, share)), policies.Patience(2, in_a_gap(steps, 0.8))]
     else:
-        uncertain = entropy(early, problem)
-        chances = early.sigmoid() if problem is Problem.MULTI_LABEL else early.softmax(-1)
-        if problem is Problem.MULTI_LABEL:
+        uncertain = problem.entropy(early)
+        chances = early.sigmoid() if problem is MULTI_LABEL else early.softmax(-1)
+        if problem is MULTI_LABEL:
             sure, apart = torch.maximum(chances, 1 - chances).amin(-1), (2 * chances - 1).abs().amin(-1)
         else:
             best = chances.topk(2, -1).values
@@ -78,7 +78,7 @@ def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: fl
             policies.Patience(2),
             policies.PatienceConfidence(2, in_a_gap(uncertain, share)),
         ]
-        if problem is Problem.SINGLE_LABEL:
+        if problem.is_one_class:
             chosen += [policies.Vote(2), policies.Vote(0.9, 1.0)]
     if out.exit_uncertainty is not None:
         chosen.append(policies.Learned(in_a_gap(out.exit_uncertainty[:, :-1], share)))

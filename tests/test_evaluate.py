@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score, f1_score
 
-from offramp import AdaptiveModel
+from offramp import AdaptiveModel, promise
 from offramp.cli.main import main
-from offramp.flops import count_flops
-from offramp.intervals import bootstrap, bootstrap_mean, exact_share
-from offramp.judge import Judge
+from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.points import Scorer
 from offramp.policies import parse
-from offramp.trace import read_trace
+from offramp.traces.operations import count_operations
+from offramp.traces.reading import read_trace
 from tests.calls import fails
 from tests.reviews import rows, write_sts
 from tests.tiny import LAYERS, adaptive, tokenizer
@@ -119,8 +120,9 @@ def test_scores_and_layers_are_those_of_the_model_itself(run, trained, reviews):
     )
     assert chosen["exits"] == [int((layers == layer).sum()) for layer in range(1, LAYERS + 1)]
     lengths = np.array([len(model.tokenizer(text)["input_ids"]) for text in texts])
-    assert chosen["flops"] == pytest.approx(count_flops(model).at(lengths, layers).mean())
-    alone = count_flops(model).at(lengths, np.full(len(texts), LAYERS), alone=True).mean()
+    spent, heads = count_operations(model.config).at(lengths)
+    assert chosen["flops"] == pytest.approx(spent[np.arange(len(texts)), layers - 1].mean())
+    alone = (spent[:, -1] - heads[:, :-1].sum(1)).mean()
     assert found["exits"][-1]["flops"] == pytest.approx(alone)
 
 
@@ -143,7 +145,8 @@ def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
 def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path):
     model = AdaptiveModel.from_pretrained(trained)
     model.config.policy = parse("entropy:0.45").to_dict()
-    model.config.calibrated = {"promise": {}, "sentence": "kept", "backend": "torch", "dtype": "float32"}
+    evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
+    promise.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("good film\nbad plot\n")
     for options, told in (([], True), (["--policy", "entropy:0.2"], False)):
@@ -319,7 +322,7 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
         (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "name one with --policy"),
         (["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"], "which is not drawn"),
         (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "for regressions"),
-        (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "at least 1"),
+        (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "from 1 to 1,000,000"),
     ]
     for arguments, said in cases:
         assert said in fails(capsys, *arguments), arguments
@@ -327,12 +330,12 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
     trace = ["--trace", run / "trace.safetensors", "-o", tmp_path / "out"]
     two = adaptive("bert", tmp_path / "encoder", num_labels=2, labels=["0", "1"])
     two.save_pretrained(tmp_path / "two")
-    assert "a trace of another model" in fails(capsys, "evaluate", tmp_path / "two", *sst, *trace)
+    line = fails(capsys, "evaluate", tmp_path / "two", *sst, *trace, "--max-length", "16")
+    assert "a trace of another model" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_scores_need_labels(run):
     found = read_trace(run / "trace.safetensors")
-    unlabelled = type(found)(found.about, found.logits, found.lengths, found.hashes, found.seconds)
     with pytest.raises(ValueError, match="no labels"):
-        Judge(unlabelled, ("acc",), None)
+        Scorer(replace(found, labels=None), ("acc",))

@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from offramp import AdaptiveModel
 from offramp.errors import BadInput, BadModel, BadValue, UnknownName
-from offramp.policies import Entropy, entropy
+from offramp.policies import Entropy
+from offramp.problems import SINGLE_LABEL
 from tests.hub import local_hub
 from tests.test_equalities import in_a_gap
 from tests.tiny import LAYERS, adaptive, livelier, random_batch, save_classifier, save_encoder, tokenizer
@@ -28,7 +29,7 @@ def saved(tmp_path_factory):
     model = adaptive("bert", root / "encoder", num_labels=3, labels=["no", "perhaps", "yes"])
     batch = tokenizer()(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():
-        doubt = entropy(model(**batch, output_exits=True).exit_logits[:, :-1])
+        doubt = SINGLE_LABEL.entropy(model(**batch, output_exits=True).exit_logits[:, :-1])
         spread = [Entropy(round(in_a_gap(doubt, share / 10), 4)) for share in range(1, 10)]
         best = max(spread, key=lambda policy: len(model(**batch, policy=policy).exit_layer.unique()))
     model.config.policy = best.to_dict()

@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from offramp import policies
+from offramp.backends.replay import Replay
 from offramp.errors import BadValue, UnknownName
 from offramp.loop import run
-from offramp.policies import POLICIES, Entropy, Layer, Learned, Never, Patience, PatienceConfidence, Vote, entropy
-from offramp.replay import Replay
-from offramp.stepper import ExitPoint, Problem, Said
+from offramp.policies import POLICIES, Entropy, Layer, Learned, Never, Patience, PatienceConfidence, Vote
+from offramp.problems import MULTI_LABEL as MULTI
+from offramp.problems import REGRESSION
+from offramp.problems import SINGLE_LABEL as SINGLE
+from offramp.stepper import ExitPoint, Said, Shape
 
-SINGLE, MULTI, REGRESSION = Problem.SINGLE_LABEL, Problem.MULTI_LABEL, Problem.REGRESSION
 EXITS = tuple(ExitPoint(number, number) for number in (1, 2, 3, 4))
+
+
+def shape(problem=SINGLE, **more) -> Shape:
+    return Shape(problem, 2, EXITS, **more)
 
 
 def leave(policy, exits, problem=SINGLE, uncertainty=None):
@@ -44,7 +50,7 @@ def certain(p: float) -> list[float]:
     st.sampled_from([SINGLE, MULTI]),
 )
 def test_entropy_is_finite_and_not_negative_for_any_finite_logits(logits, problem):
-    found = entropy(torch.from_numpy(logits), problem)
+    found = problem.entropy(torch.from_numpy(logits))
     assert torch.isfinite(found).all()
     assert (found >= 0).all()
     assert (found <= math.log(4) + 1e-6).all()
@@ -53,13 +59,26 @@ def test_entropy_is_finite_and_not_negative_for_any_finite_logits(logits, proble
 def test_entropy_is_in_nats():
     logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(3), 0.0, -1e30]])
     expected = torch.tensor([math.log(3), -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))])
-    torch.testing.assert_close(entropy(logits), expected)
-    binary = entropy(torch.tensor([[0.0, 1e30]]), MULTI)
+    torch.testing.assert_close(SINGLE.entropy(logits), expected)
+    binary = MULTI.entropy(torch.tensor([[0.0, 1e30]]))
     torch.testing.assert_close(binary, torch.tensor([math.log(2) / 2]))
 
 
 def test_half_precision_logits_are_judged_in_float32():
-    assert entropy(torch.tensor([[60000.0, -60000.0]], dtype=torch.float16)).dtype == torch.float32
+    """A trace keeps float32, so live decisions are made in it: at a threshold between the two roundings they agree."""
+    for kind in (torch.float16, torch.bfloat16, torch.float64):
+        first, second = torch.tensor([[1.1]]).to(kind), torch.tensor([[1.35]]).to(kind)
+        difference = float((second.float() - first.float()).abs())
+        for tolerance in (difference * (1 - 1e-6), difference * (1 + 1e-6)):
+            live, replayed = (
+                run(Replay([Said(i, i, REGRESSION, z) for i, z in enumerate((a, b, b), 1)]), {}, Patience(1, tolerance))
+                for a, b in ((first, second), (first.float(), second.float()))
+            )
+            assert live.exit.tolist() == replayed.exit.tolist() == [3 if tolerance < difference else 2]
+        doubt = torch.tensor([0.1]).to(kind)
+        at = float(doubt.float())
+        said = [Said(i, i, SINGLE, torch.zeros(1, 2), doubt) for i in (1, 2)]
+        assert run(Replay(said), {}, Learned(at)).exit.tolist() == [2]  # strictly below, in float32
 
 
 def test_entropy_compares_strictly_and_zero_never_leaves():
@@ -67,7 +86,7 @@ def test_entropy_compares_strictly_and_zero_never_leaves():
     assert leave(Entropy(0.0), sure) == [4]
     assert leave(Entropy(1e-9), sure) == [1]
     unsure = [[[0.0, 0.0]]] * 4
-    assert leave(Entropy(float(entropy(torch.zeros(1, 2)))), unsure) == [4]
+    assert leave(Entropy(float(SINGLE.entropy(torch.zeros(1, 2)))), unsure) == [4]
     assert leave(Entropy(0.7), unsure) == [1]
 
 
@@ -76,7 +95,7 @@ def test_a_threshold_per_exit_is_used_at_its_exit():
     assert leave(Entropy((0.1, 0.1, 0.4, 0.0)), logits) == [3]
     assert leave(Entropy((0.1, 0.1, 0.4)), logits) == [3]  # the last exit is never asked
     with pytest.raises(BadValue, match="2 thresholds for 4 exits"):
-        Entropy((0.1, 0.2)).check(SINGLE, EXITS)
+        Entropy((0.1, 0.2)).check(shape())
 
 
 def test_confidence_and_margin_reach_their_threshold():
@@ -113,7 +132,7 @@ def test_patience_on_a_regression_compares_neighbours_strictly():
     assert leave(Patience(1, 0.5), logits, REGRESSION) == [3]
     assert leave(Patience(1, 0.25), logits, REGRESSION) == [4]
     with pytest.raises(BadValue, match="needs a tolerance"):
-        Patience(2).check(REGRESSION, EXITS)
+        Patience(2).check(shape(REGRESSION))
 
 
 def test_patience_confidence_asks_for_lasting_certainty_not_agreement():
@@ -137,7 +156,8 @@ def test_learned_leaves_below_the_threshold():
     assert leave(Learned(0.2), logits, uncertainty=doubt) == [2, 2]
     assert leave(Learned(0.3), logits, REGRESSION, uncertainty=doubt) == [2, 1]
     with pytest.raises(BadValue, match="LTE"):
-        leave(Learned(0.2), logits)
+        Learned(0.2).check(shape())
+    Learned(0.2).check(shape(lte=True))
 
 
 def test_layer_is_static_and_never_is_the_full_model():
@@ -145,7 +165,7 @@ def test_layer_is_static_and_never_is_the_full_model():
     assert leave(Layer(2), logits) == [2]
     assert leave(Never(), logits) == [4]
     with pytest.raises(BadValue, match="No exit sits on layer 7"):
-        Layer(7).check(SINGLE, EXITS)
+        Layer(7).check(shape())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +173,7 @@ def test_layer_is_static_and_never_is_the_full_model():
 )
 def test_a_regression_refuses_policies_that_need_classes(written):
     with pytest.raises(BadValue, match="regression"):
-        policies.parse(written).check(REGRESSION, EXITS)
+        policies.parse(written).check(shape(REGRESSION))
 
 
 @pytest.mark.parametrize("kind", POLICIES.values(), ids=str)
@@ -199,11 +219,12 @@ def test_a_list_of_thresholds_is_read_back():
         ("entropy:0.1,nan", "threshold 2 is nan"),
         ("confidence:1.5", "between 0 and 1"),
         ("learned:2", "between 0 and 1"),
-        ("patience:0", "at least 1"),
+        ("patience:0", "from 1 to"),
+        ("patience:99999999999999999999999", "from 1 to"),
         ("patience:1.5", "whole number"),
         ("patience:nan", "whole number"),
         ("patience:2:-1", "tolerance is -1"),
-        ("layer:0", "at least 1"),
+        ("layer:0", "from 1 to"),
         ("never:1", "too many numbers"),
     ],
 )

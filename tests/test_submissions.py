@@ -8,7 +8,7 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.elue import flops_per_exit
+from offramp.evaluation.elue import flops_per_exit
 from offramp.tasks import TASKS
 from tests.calls import fails
 from tests.tiny import LAYERS, adaptive
@@ -28,7 +28,7 @@ NAMES = {
 
 def model_for(task, folder):
     made = TASKS[task]
-    options = {"num_labels": made.num_labels, "problem_type": made.problem.value}
+    options = {"num_labels": made.num_labels, "problem_type": made.problem.name}
     if made.labels:
         options["labels"] = list(made.labels)
     adaptive("bert", folder / "encoder", **options).save_pretrained(folder / "model")

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from offramp import AdaptiveModel, trace
+from offramp import AdaptiveConfig, AdaptiveModel
 from offramp.errors import BadInput, CannotWrite
-from offramp.fingerprints import check_trace, of_data, of_model
-from offramp.flops import count_flops
-from offramp.grids import SIZE, fitting, grid
-from offramp.judge import shape_of
-from offramp.recording import record
-from offramp.trace import read_trace
+from offramp.evaluation.grids import SIZE, fitting, grid
+from offramp.loop import every_exit
+from offramp.problems import MULTI_LABEL
+from offramp.traces import trace
+from offramp.traces.about import check_trace, of_data
+from offramp.traces.operations import count_operations
+from offramp.traces.reading import read_trace
+from offramp.traces.recording import record
 from tests.reviews import rows
 from tests.tiny import CONFIGS, FAMILY_NAMES, LAYERS, adaptive
 
@@ -34,7 +38,7 @@ TEXTS = [text for text, _ in rows(90)] + [("good film", "bad plot"), "", "a"]
 def recorded(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = adaptive("bert", folder / "encoder", **VARIANTS[request.param])
-    return model, record(model, TEXTS, None, folder / "trace.safetensors", "reviews")
+    return model, record(model.runner(), TEXTS, None, folder / "trace.safetensors", "reviews")
 
 
 def live(model, policy):
@@ -45,13 +49,13 @@ def live(model, policy):
 
 def test_replayed_is_live_for_every_policy(recorded):
     model, found = recorded
-    shape = shape_of(found)
+    shape = found.shape
     names = [*fitting(shape), "layer"]
     assert len(names) >= 2
     for name in names:
         policies = grid(name, shape)
         for policy in policies[:: max(1, len(policies) // 6)]:
-            left = found.leave(policy)
+            left = found.replay(policy)
             layers, answers = live(model, policy)
             assert left.layer.tolist() == layers, policy
             assert np.isclose([one.score for one in answers], scores(found, left), atol=1e-5).all(), policy
@@ -59,9 +63,9 @@ def test_replayed_is_live_for_every_policy(recorded):
 
 def scores(found, left):
     logits = torch.from_numpy(np.array(found.logits[np.arange(len(found)), left.exit - 1]))
-    if found.problem.value == "regression":
+    if found.problem.is_regression:
         return logits[:, 0]
-    if found.problem.value.startswith("multi"):
+    if found.problem is MULTI_LABEL:
         return torch.sigmoid(logits).amax(-1)
     return torch.softmax(logits, -1).amax(-1)
 
@@ -69,23 +73,23 @@ def scores(found, left):
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_replayed_is_live_in_every_family(family, tmp_path):
     model = adaptive(family, tmp_path / "encoder", num_labels=2)
-    found = record(model, TEXTS, None, tmp_path / "t.safetensors", "reviews")
-    for policy in grid("entropy", shape_of(found))[::40]:
-        assert found.leave(policy).layer.tolist() == live(model, policy)[0]
+    found = record(model.runner(), TEXTS, None, tmp_path / "t.safetensors", "reviews")
+    for policy in grid("entropy", found.shape)[::40]:
+        assert found.replay(policy).layer.tolist() == live(model, policy)[0]
 
 
 def test_blocks_change_nothing(recorded, monkeypatch):
     _, found = recorded
-    policy = grid(fitting(shape_of(found))[0], shape_of(found))[-1]
-    whole = found.leave(policy)
+    policy = grid(fitting(found.shape)[0], found.shape)[-1]
+    whole = found.replay(policy)
     monkeypatch.setattr(trace, "BLOCK", 7)
-    parts = found.leave(policy)
+    parts = found.replay(policy)
     assert (whole.exit == parts.exit).all() and (whole.answers == parts.answers).all()
 
 
 def test_a_stream_of_texts_gives_the_same_trace(recorded, tmp_path):
     model, found = recorded
-    again = record(model, (text for text in TEXTS), None, tmp_path / "t.safetensors", "reviews")
+    again = record(model.runner(), (text for text in TEXTS), None, tmp_path / "t.safetensors", "reviews")
     assert (again.logits == found.logits).all() and again.about["data"] == found.about["data"]
 
 
@@ -93,11 +97,11 @@ def test_numpy_reads_the_file_and_large_ones_stay_on_the_disk(recorded, tmp_path
     model, found = recorded
     labels = np.arange(len(TEXTS))
     file = tmp_path / "t.safetensors"
-    kept = record(model, TEXTS, labels, file, "reviews")
+    kept = record(model.runner(), TEXTS, labels, file, "reviews")
     arrays = load_file(file)
     assert arrays["logits"].shape == (len(TEXTS), len(found.points), found.logits.shape[-1])
     assert (arrays["labels"] == labels).all() and (arrays["logits"] == kept.logits).all()
-    assert arrays["lengths"].tolist()[-3:] == [7, 2, 3] and (arrays["seconds"] > 0).all()
+    assert arrays["lengths"].tolist()[-3:] == [7, 2, 3] and (arrays["spent"] > 0).all()
     assert isinstance(kept.logits, np.memmap)
     header = file.read_bytes()
     about = json.loads(json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["about"])
@@ -110,26 +114,26 @@ def test_numpy_reads_the_file_and_large_ones_stay_on_the_disk(recorded, tmp_path
 def test_a_policy_does_not_orphan_a_trace_but_weights_data_and_dtype_do(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     file = tmp_path / "t.safetensors"
-    found = record(model, TEXTS, None, file, "reviews")
+    found = record(model.runner(), TEXTS, None, file, "reviews")
     model.config.policy = {"name": "entropy", "threshold": 0.3}
     model.config.notes = "other words"
     model.save_pretrained(tmp_path / "saved")
     again = AdaptiveModel.from_pretrained(tmp_path / "saved")
     same = of_data(TEXTS, None, None)
-    check_trace(found, file, again, same)
+    check_trace(found, file, again.runner(), same)
     for other in (of_data(TEXTS[:-1], None, None), of_data(TEXTS, np.zeros(len(TEXTS)), None)):
         with pytest.raises(BadInput, match="a trace of other data"):
-            check_trace(found, file, model, other)
-    with pytest.raises(BadInput, match="another model"):
-        check_trace(found, file, again.to(torch.bfloat16), same)
+            check_trace(found, file, model.runner(), other)
+    with pytest.raises(BadInput, match="recorded with dtype float32, not bfloat16"):
+        check_trace(found, file, again.to(torch.bfloat16).runner(), same)
     again = AdaptiveModel.from_pretrained(tmp_path / "saved")
     again.tokenizer.model_max_length = 5
-    with pytest.raises(BadInput, match="another model"):
-        check_trace(found, file, again, same)
+    with pytest.raises(BadInput, match="at most 38 tokens, not 5"):
+        check_trace(found, file, again.runner(), same)
     with torch.no_grad():
         next(model.exits.parameters()).add_(1e-3)
     with pytest.raises(BadInput, match="a trace of another model"):
-        check_trace(found, file, model, same)
+        check_trace(found, file, model.runner(), same)
 
 
 def test_data_are_the_same_whatever_the_order_of_a_models_classes():
@@ -143,9 +147,9 @@ def test_data_are_the_same_whatever_the_order_of_a_models_classes():
 
 def test_a_fingerprint_is_of_the_exits_too(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
-    before = of_model(model)
+    before = model.runner().fingerprint
     model.config.exits[0]["temperature"] = 2.0
-    assert of_model(model) != before
+    assert model.runner().fingerprint != before
 
 
 # -- mistakes ------------------------------------------------------------------------------------
@@ -156,14 +160,14 @@ def test_an_exit_that_answers_nan_is_named_and_nothing_is_left(tmp_path):
     with torch.no_grad():
         model.exits.head(2).classifier.weight.fill_(float("nan"))
     with pytest.raises(BadInput, match="exit on layer 2 answers text 1 with NaN"):
-        record(model, TEXTS, None, tmp_path / "t.safetensors", "reviews")
+        record(model.runner(), TEXTS, None, tmp_path / "t.safetensors", "reviews")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder"]
 
 
 def test_no_text_at_all(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     with pytest.raises(BadInput, match="no text"):
-        record(model, [], None, tmp_path / "t.safetensors", "reviews")
+        record(model.runner(), [], None, tmp_path / "t.safetensors", "reviews")
 
 
 def test_files_that_are_no_traces_are_refused(recorded, tmp_path):
@@ -174,9 +178,9 @@ def test_files_that_are_no_traces_are_refused(recorded, tmp_path):
     with pytest.raises(BadInput, match="not a trace"):
         read_trace(tmp_path / "other.safetensors")
     file = tmp_path / "t.safetensors"
-    record(model, TEXTS, None, file, "reviews")
+    record(model.runner(), TEXTS, None, file, "reviews")
     with pytest.raises(CannotWrite, match="exists"):
-        record(model, TEXTS, None, file, "reviews")
+        record(model.runner(), TEXTS, None, file, "reviews")
     file.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(BadInput, match="cannot be read as a trace"):
         read_trace(file)
@@ -192,19 +196,23 @@ def test_operations_of_bert_are_those_of_the_formula(tmp_path):
     length = np.array([5, 17])
     layer = 8 * length * hidden**2 + 4 * length**2 * hidden + 4 * length * hidden * inner
     head = 2 * hidden**2 + 2 * hidden * classes
+    spent, heads = count_operations(model.config).at(length)
     for exit_number in range(1, LAYERS + 1):
-        left = np.full(2, exit_number)
-        assert np.allclose(count_flops(model).at(length, left), exit_number * (layer + head))
-        assert np.allclose(count_flops(model).at(length, left, alone=True), exit_number * layer + head)
+        assert np.allclose(spent[:, exit_number - 1], exit_number * (layer + head))
+        assert np.allclose(heads[:, exit_number - 1], head)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_operations_grow_with_depth_and_length(family, tmp_path):
-    found = count_flops(adaptive(family, tmp_path / "encoder", num_labels=2))
-    deep = found.at(np.full(LAYERS, 9), np.arange(1, LAYERS + 1))
-    assert (np.diff(deep) > 0).all() and (found.at(np.array([3, 9, 30]), np.ones(3, dtype=int)) > 0).all()
-    alone = found.at(np.full(LAYERS, 9), np.arange(1, LAYERS + 1), alone=True)
-    assert alone[0] == deep[0] and (alone[1:] < deep[1:]).all()
+def test_operations_grow_with_depth_and_length(family):
+    """Counted from the config alone, without weights, and the same as a real model's under torch's counter."""
+    config = AdaptiveConfig(backbone=CONFIGS[family])
+    spent, heads = count_operations(config).at(np.array([3, 9, 30]))
+    assert (np.diff(spent, axis=1) > 0).all() and (np.diff(spent, axis=0) > 0).all()
+    assert (heads > 0).all() and (heads < spent).all()
+    model = AdaptiveModel(config).eval()
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        every_exit(model.stepper, {"input_ids": torch.full((1, 9), 5)})
+    assert spent[1, -1] == counter.get_total_flops()
 
 
 # -- grids ---------------------------------------------------------------------------------------
@@ -212,11 +220,11 @@ def test_operations_grow_with_depth_and_length(family, tmp_path):
 
 def test_grids_run_from_safe_to_risky(recorded):
     _, found = recorded
-    shape = shape_of(found)
+    shape = found.shape
     for name in fitting(shape):
         policies = grid(name, shape)
         assert 1 < len(policies) <= SIZE + 2 and len(set(policies)) == len(policies)
-        layers = [found.leave(policy).layer.mean() for policy in policies]
+        layers = [found.replay(policy).layer.mean() for policy in policies]
         if name != "patience-confidence":
             assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(layers)), name
         assert layers[0] >= max(layers) - 1e-9

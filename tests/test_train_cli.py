@@ -12,6 +12,8 @@ import yaml
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.errors import CannotWrite
+from offramp.files.writing import staged_folder
 from tests.calls import fails
 from tests.reviews import rows, write_sts
 from tests.tiny import tokenizer
@@ -208,7 +210,7 @@ def mistakes(tmp_path, glue):
         ([*task, "--metric", "acc"], "Task sst-2 knows its columns and its metric"),
         ([*files, "--metric", "pearson"], "Metric pearson does not fit this single label classification of 2"),
         ([*task, "--recipe", "romebert-sd", "--temperature", "0"], "temperature is 0.0; it is above 0"),
-        ([*task, "--recipe", "romebert-sd", "--reduction", "foo"], "reduction is 'foo'; say elements or rows"),
+        ([*task, "--recipe", "romebert-sd", "--reduction", "foo"], "argument --reduction: invalid choice: 'foo'"),
         (["--task", "sts-b", "--data-dir", sts], "but sts-b has 10; is it another suite's?"),
         ([*task, "--schedule", "downhill"], "No schedule is called 'downhill'"),
         ([*task, "--schedule", "cosine_with_min_lr"], "No schedule is called 'cosine_with_min_lr'"),
@@ -275,9 +277,40 @@ def test_an_overwritten_model_waits_until_the_new_one_is_there(encoder, glue, ca
     bad = ["--learning-rate", "3e38", "--select", "none", "--max-steps", "5", "--cpu", "--overwrite"]
     assert main([str(one) for one in ("train", encoder, *task, *bad)]) == 2
     assert "came apart" in capsys.readouterr().err
-    assert (tmp_path / "out.before" / "model.safetensors").read_bytes() == before
+    (aside,) = tmp_path.glob("out.before-*")
+    assert (aside / "model.safetensors").read_bytes() == before
     trains(capsys, encoder, *task, "--overwrite", "--recipe", "pabee")
-    assert not (tmp_path / "out.before").exists()
+    assert not aside.exists()
+
+
+def test_a_folder_of_the_users_beside_the_output_stays(encoder, glue, capsys, tmp_path):
+    """`out.before` was removed before and after every run, whoever had made it."""
+    for name in ("out.before", "out.before-notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("mine")
+    task = ["--task", "sst-2", "--data-dir", glue, "-o", tmp_path / "out", "--max-steps", "1"]
+    trains(capsys, encoder, *task)
+    trains(capsys, encoder, *task, "--overwrite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.before", "out.before-notes"]
+    for name in ("out.before", "out.before-notes"):
+        assert (tmp_path / name / "thesis.txt").read_text() == "mine"
+
+
+def test_when_the_new_folder_cannot_take_the_old_ones_place_the_old_one_is_there(tmp_path, monkeypatch):
+    old = tmp_path / "run"
+    old.mkdir()
+    (old / "config.json").write_text("old")
+    replace = Path.replace
+
+    def fails_for_the_new(self, target):
+        if self.name == "new":
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails_for_the_new)
+    with pytest.raises(CannotWrite, match="No space left"), staged_folder(old, overwrite=True) as folder:
+        (folder / "config.json").write_text("new")
+    assert (old / "config.json").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_model_that_is_trained_on_keeps_its_shape_and_its_labels(encoder, glue, capsys, tmp_path):

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
 from offramp.errors import BadValue
-from offramp.hashes import hash_of, hashes_of
 from offramp.recipes import RECIPES, make
 from offramp.tasks import Rows
+from offramp.traces.hashes import hash_of, hashes_of
 from offramp.training.examples import Examples, GroupedOrder, Padder
 from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.run import train

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from offramp import policies
     from offramp.config import AdaptiveConfig
     from offramp.errors import OfframpError
+    from offramp.loading import load
     from offramp.model import AdaptiveModel, AdaptiveOutput
     from offramp.prediction import Answer
+    from offramp.runner import Runner
 
 __version__ = "0.1.0"
 
-__all__ = ["AdaptiveConfig", "AdaptiveModel", "AdaptiveOutput", "Answer", "OfframpError", "policies"]
+__all__ = ["AdaptiveConfig", "AdaptiveModel", "AdaptiveOutput", "Answer", "OfframpError", "Runner", "load", "policies"]
 
 _HOMES = {
     "AdaptiveConfig": "offramp.model",
@@ -30,6 +32,8 @@ _HOMES = {
     "AdaptiveOutput": "offramp.model",
     "Answer": "offramp.prediction",
     "OfframpError": "offramp.errors",
+    "Runner": "offramp.runner",
+    "load": "offramp.loading",
 }
 
 

@@ -17,13 +17,8 @@ from types import ModuleType
 __all__ = ["watch"]
 
 
-# what our model is made of: if one of these is loaded, it is our own import that loads transformers, and a
-# model imported from within would find it half done
-PARTS = ("attach", "backbones", "backends", "config", "exits")
-
-
 class _ThenOurs(importlib.abc.Loader):
-    """Runs transformers' own loader, then imports our model."""
+    """Runs transformers' own loader, gives it back its place, then imports our model."""
 
     def __init__(self, loader: importlib.abc.Loader, watcher: _Watcher):
         self.loader, self.watcher = loader, watcher
@@ -34,8 +29,10 @@ class _ThenOurs(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         if self.watcher in sys.meta_path:
             sys.meta_path.remove(self.watcher)
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.loader  # resources and sources are asked of it
         self.loader.exec_module(module)
-        if not any(f"offramp.{part}" in sys.modules for part in PARTS):
+        if not _half_done():
             importlib.import_module("offramp.model")
 
 
@@ -54,6 +51,15 @@ class _Watcher(importlib.abc.MetaPathFinder):
                     spec.loader = _ThenOurs(spec.loader, self)
                 return spec
         return None
+
+
+def _half_done() -> bool:
+    """Whether it is an import of our own that loads transformers: a model imported from within would find it half done.
+
+    Such an import loads the model itself, or needs none.
+    """
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("offramp.")]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in ours)
 
 
 def watch() -> None:

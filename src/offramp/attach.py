@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,18 @@ from offramp import policies
 from offramp.backbones import Family
 from offramp.config import HEADS, POOLINGS, AdaptiveConfig, ExitSpec, exit_layers, family_of
 from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.loading import loading
+from offramp.files.faults import loading
 
-__all__ = ["HUB_OPTIONS", "Attached", "Wanted", "attach"]
+__all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "attach"]
+
+logger = logging.getLogger("offramp")
 
 HUB_OPTIONS = ("revision", "cache_dir", "token", "subfolder", "local_files_only", "force_download")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The exits that a caller wants on a backbone; `auto` is explained in docs/architecture.md."""
+class ExitOptions:
+    """The exits that a caller asks for on a backbone; `auto` is explained in docs/architecture.md."""
 
     exits: str | Iterable[int] = "all"
     heads: str = "auto"  # linear, pooler, shared, family
@@ -35,6 +38,7 @@ class Wanted:
     num_layers: int | None = None  # only the first so many
     policy: str | policies.Policy = "never"
     lte: bool = False
+    fresh_head: bool = False  # leave a classifier's own head out
 
 
 @dataclass(frozen=True)
@@ -45,28 +49,29 @@ class Attached:
     weights: dict[str, Tensor]
 
 
-def attach(checkpoint: str, wanted: Wanted, **options: Any) -> Attached:
+def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
     """Read a checkpoint and say what our model over it looks like.
 
-    A fine-tuned classifier keeps its head, its labels and what it reads at the last exit, unless other
-    labels or fewer layers are asked for. `options` go to Hugging Face's `from_pretrained`.
+    A fine-tuned classifier keeps its head, its labels and what it reads at the last exit, unless another number of
+    labels, a fresh head or fewer layers are asked for. `options` go to Hugging Face's `from_pretrained`.
     """
     with loading(checkpoint):
         backbone = AutoConfig.from_pretrained(checkpoint, **_for_config(options))
     if backbone.model_type == "offramp":
         raise BadModel(f"{checkpoint} is an offramp model already; load it with AdaptiveModel.from_pretrained.")
     family = family_of(backbone)
-    shortened = _shorten(backbone, wanted.num_layers)
-    labelled = _is_classifier(backbone) and _fits(backbone, wanted)
-    own = labelled and not shortened
+    shortened = _shorten(backbone, asked.num_layers)
+    names = _own_labels(checkpoint, backbone, asked)
+    own = names is not None and not shortened
     if own and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
     source, encoder, dtype = _load(checkpoint, backbone, own, shortened, options)
     backbone.dtype = dtype
     backbone._name_or_path = ""  # where it lay on this machine is nobody's business
-    config = _config(backbone, family, wanted, labelled, own)
+    config = _config(backbone, family, asked, names, own)
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}
-    return Attached(config, weights | _heads(config, family, encoder, source if own else None))
+    weights |= _heads(config, family, encoder, source if own else None)
+    return Attached(config, _in_order(weights, config, names) if own else weights)
 
 
 def _for_config(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,9 +98,43 @@ def _is_classifier(backbone: PreTrainedConfig) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in backbone.architectures or ())
 
 
-def _fits(backbone: PreTrainedConfig, wanted: Wanted) -> bool:
-    labels = len(wanted.labels) if wanted.labels is not None else wanted.num_labels
-    return labels is None or labels == backbone.num_labels
+def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
+    """A classifier's classes in the order of its head, called as they are asked for; None: its head is not kept.
+
+    Classes are matched by name, whatever their case and order. Those that nobody named (LABEL_0, …), and numbers from
+    0 on, stand for positions. Other names would turn answers round, so they need a fresh head.
+    """
+    if not _is_classifier(backbone) or asked.fresh_head:
+        return None
+    own = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
+    count = len(asked.labels) if asked.labels is not None else asked.num_labels
+    if count not in (None, len(own)):
+        logger.warning(
+            "%s answers with %d classes and %s are asked for: its own head is left out.", checkpoint, len(own), count
+        )
+        return None
+    if asked.labels is None:
+        return own
+    by_name = {label.casefold(): label for label in asked.labels}
+    if {name.casefold() for name in own} == set(by_name):
+        return [by_name[name.casefold()] for name in own]
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in own) or [*asked.labels] == [str(i) for i in range(len(own))]:
+        return [*asked.labels]
+    if len(own) == 1:  # a regression's one output
+        return [*asked.labels]
+    raise BadValue(
+        f"{checkpoint} answers with {', '.join(own)}, and {', '.join(asked.labels)} are asked for; name them alike, or "
+        "ask for a fresh head (--fresh-head, fresh_head=True), which has to be trained."
+    )
+
+
+def _in_order(weights: dict[str, Tensor], config: AdaptiveConfig, names: Sequence[str] | None) -> dict[str, Tensor]:
+    """The last classifier's rows in the order of the config's labels."""
+    if names is None or tuple(names) == config.labels or set(names) != set(config.labels):
+        return weights
+    order = torch.tensor([list(names).index(label) for label in config.labels])
+    last = f"exits.{config.exit_specs[-1].layer}.classifier"
+    return weights | {key: weights[key][order] for key in (f"{last}.weight", f"{last}.bias") if key in weights}
 
 
 def _load(
@@ -136,35 +175,35 @@ def _some(keys: Iterable[str]) -> str:
     return ", ".join(first[:5]) + (f" and {len(first) - 5} more" if len(first) > 5 else "")
 
 
-def _config(backbone: PreTrainedConfig, family: Family, wanted: Wanted, labelled: bool, own: bool) -> AdaptiveConfig:
-    heads, pooling = _style(family, backbone, wanted)
-    layers = exit_layers(wanted.exits, backbone.num_hidden_layers)
+def _config(
+    backbone: PreTrainedConfig, family: Family, asked: ExitOptions, names: Sequence[str] | None, own: bool
+) -> AdaptiveConfig:
+    heads, pooling = _style(family, backbone, asked)
+    layers = exit_layers(asked.exits, backbone.num_hidden_layers)
     specs = [ExitSpec(layer, heads, pooling) for layer in layers]
     if own:
         specs[-1] = replace(specs[-1], head="family", pooling=family.own_head(backbone).pooling)
-    labels = wanted.labels
-    if labels is None and labelled:
-        labels = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
-    if (wanted.num_labels is not None and wanted.num_labels < 1) or (labels is not None and not labels):
+    labels = names if asked.labels is None else asked.labels
+    if (asked.num_labels is not None and asked.num_labels < 1) or (labels is not None and not labels):
         raise BadValue("A model needs at least one label (one alone: a regression).")
-    naming: dict[str, Any] = {"num_labels": wanted.num_labels or 2}
+    naming: dict[str, Any] = {"num_labels": asked.num_labels or 2}
     if labels is not None:
-        if wanted.num_labels not in (None, len(labels)):
-            raise BadValue(f"num_labels is {wanted.num_labels}, but {len(labels)} labels are named.")
+        if asked.num_labels not in (None, len(labels)):
+            raise BadValue(f"num_labels is {asked.num_labels}, but {len(labels)} labels are named.")
         naming = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     return AdaptiveConfig(
         backbone=backbone,
         attn_implementation=backbone._attn_implementation,
         exits=specs,
-        policy=policies.parse(wanted.policy).to_dict(),
-        lte=wanted.lte,
-        problem_type=wanted.problem_type or (backbone.problem_type if labelled else None),
+        policy=policies.parse(asked.policy).to_dict(),
+        lte=asked.lte,
+        problem_type=asked.problem_type or (None if names is None else backbone.problem_type),
         **naming,
     )
 
 
-def _style(family: Family, backbone: PreTrainedConfig, wanted: Wanted) -> tuple[str, str]:
-    heads, pooling = wanted.heads, wanted.pooling
+def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tuple[str, str]:
+    heads, pooling = asked.heads, asked.pooling
     if heads != "auto" and heads not in HEADS:
         raise UnknownName("head", heads, ["auto", *HEADS])
     if pooling != "auto" and pooling not in POOLINGS:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from offramp.errors import BadInput, BadValue
-from offramp.reading import Text
+from offramp.files.reading import Text
 from offramp.stepper import Batch
 
-if TYPE_CHECKING:
-    from offramp.model import AdaptiveModel
-
-__all__ = ["Chunk", "answering", "batches_by_tokens", "check_budget", "chunks"]
+__all__ = ["Chunk", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
 
 Ints = NDArray[np.int64]
 
@@ -34,22 +31,10 @@ BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
 logger = logging.getLogger("offramp")
 
 
-@contextmanager
-def answering(model: AdaptiveModel) -> Iterator[None]:
-    """Evaluation mode without gradients; the model's mode comes back."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(was_training)
-
-
-def check_budget(model: AdaptiveModel, batch_tokens: int | None) -> int:
+def padded_tokens(batch_tokens: int | None, device: torch.device) -> int:
     """Padded tokens in a batch, as given or as suits the device."""
     if batch_tokens is None:
-        return BATCH_TOKENS if model.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE
+        return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ELSEWHERE
     if batch_tokens < 1:
         raise BadValue(f"batch_tokens is {batch_tokens}; it must be at least 1.")
     return batch_tokens
@@ -59,6 +44,7 @@ def check_budget(model: AdaptiveModel, batch_tokens: int | None) -> int:
 class Chunk:
     """Texts that are sorted together, tokenised; at most one chunk of a stream is in memory at a time."""
 
+    first: int  # texts of the stream that came before
     texts: list[Text]
     ids: Ragged
     types: Ragged | None
@@ -85,9 +71,10 @@ class Chunk:
         return np.argsort(self.order)
 
 
-def chunks(model: AdaptiveModel, texts: Iterable[Text], budget: int, progress: bool | None = None) -> Iterator[Chunk]:
+def chunks(
+    tokens: Tokens, texts: Iterable[Text], budget: int, device: torch.device, progress: bool | None = None
+) -> Iterator[Chunk]:
     """A stream's texts, chunk by chunk; tells in the end how many were too long."""
-    tokens = Tokens(model)
     total = len(texts) if isinstance(texts, Sized) else None
     hidden = None if progress is None else not progress  # None: shown on a terminal, and only for long work
     stream = iter(texts)
@@ -96,7 +83,7 @@ def chunks(model: AdaptiveModel, texts: Iterable[Text], budget: int, progress: b
         while some := _take(stream):
             ids, types = tokens.read(some, seen)
             order = np.argsort(ids.lengths, kind="stable")
-            yield Chunk(some, ids, types, order, tokens.tokenizer.pad_token_id or 0, model.device, budget, bar)
+            yield Chunk(seen, some, ids, types, order, tokens.tokenizer.pad_token_id or 0, device, budget, bar)
             seen += len(some)
     if tokens.cut:
         are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
@@ -153,12 +140,10 @@ class Ragged:
 
 
 class Tokens:
-    """A model's tokenizer, and how many texts it had to cut."""
+    """A tokenizer, the longest text that it may make, and how many texts it had to cut."""
 
-    def __init__(self, model: AdaptiveModel):
-        self.tokenizer = model.tokenizer
-        longest = model.config.family.max_length(model.config.backbone)
-        self.limit = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int):
+        self.tokenizer, self.limit = tokenizer, limit
         self.cut = 0
 
     def read(self, texts: Sequence[Text], seen: int) -> tuple[Ragged, Ragged | None]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from offramp.config import AdaptiveConfig
 
-__all__ = ["model_card", "warn_if_not_as_calibrated", "write"]
+__all__ = ["EVIDENCE", "model_card", "write"]
 
-logger = logging.getLogger("offramp")
-
+EVIDENCE = "calibration.json"  # beside the config: what a promise rests on
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 
 TEMPLATE = """\
@@ -58,32 +56,17 @@ def write(config: AdaptiveConfig, folder: Path) -> None:
 
 def model_card(config: AdaptiveConfig) -> str:
     """The card's text, from what the config knows."""
-    problem = config.problem.value.replace("_", " ")
     specs = config.exit_specs
     return TEMPLATE.format(
         family=config.family.name,
         layers=config.num_layers,
         hidden=config.hidden_size,
         count=len(specs),
-        problem=problem,
-        labels="one number" if problem == "regression" else ", ".join(config.labels),
+        problem=config.problem.title,
+        labels="one number" if config.problem.is_regression else ", ".join(config.labels),
         policy=config.exit_policy,
         promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
         notes=f"\n{config.notes}\n" if config.notes else "",
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
-
-
-def warn_if_not_as_calibrated(config: AdaptiveConfig, name: str, backend: str, dtype: str) -> None:
-    """A promise is about the backend and the dtype that it was made on."""
-    promised = config.calibrated
-    if promised and promised.get("promise") and (promised["backend"], promised["dtype"]) != (backend, dtype):
-        logger.warning(
-            "%s was calibrated on %s in %s and runs on %s in %s: its promise does not hold here. Calibrate again.",
-            name,
-            promised["backend"],
-            promised["dtype"],
-            backend,
-            dtype,
-        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -12,8 +12,11 @@ from transformers.configuration_utils import SubConfigSpec
 
 from offramp import policies
 from offramp.backbones import FAMILIES, Family
-from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.stepper import Problem
+from offramp.errors import BadModel, BadValue, OfframpError, UnknownName
+from offramp.policies import Policy
+from offramp.problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
+from offramp.stepper import ExitPoint, Shape
+from offramp.thresholds import Threshold
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
 
@@ -27,7 +30,6 @@ RAMPS = {
     "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
     "judges": "BERxiT: its pooler is what LTE reads on the last layer",
 }
-PROBLEMS = [problem.value for problem in Problem]
 POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
 
@@ -44,12 +46,22 @@ class ExitSpec:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
-            raise BadModel(f"The exit on layer {self.layer} has the temperature {self.temperature}; it is above 0.")
+        if not _is_number(self.temperature) or not 0 < self.temperature < float("inf"):
+            raise BadModel(f"The exit on layer {self.layer} has the temperature {self.temperature!r}; it is above 0.")
         if self.head not in HEADS:
-            raise UnknownName("head", self.head, HEADS)
+            raise UnknownName("head", str(self.head), HEADS)
         if self.pooling not in POOLINGS:
-            raise UnknownName("pooling", self.pooling, POOLINGS)
+            raise UnknownName("pooling", str(self.pooling), POOLINGS)
+
+    @classmethod
+    def of(cls, saved: Any) -> ExitSpec:
+        """An exit as it stands in a config."""
+        if isinstance(saved, cls):
+            return saved
+        known = [one.name for one in fields(cls)]
+        if not isinstance(saved, Mapping) or "layer" not in saved or not set(saved) <= set(known):
+            raise BadModel(f"An exit in `exits` is {saved!r:.80}; it has a layer, and may have {', '.join(known[1:])}.")
+        return cls(**saved)
 
 
 class AdaptiveConfig(PreTrainedConfig):
@@ -67,27 +79,57 @@ class AdaptiveConfig(PreTrainedConfig):
     lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
     notes: str | None = None  # what the card says beyond the config
-    calibrated: dict[str, Any] | None = None  # what `calibrate` promises of the policy; the evidence lies beside it
+    max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
+    calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        family_of(self.backbone)
+        self._check_fields()
         depth = self.num_layers
         if self.exits is None:
             self.exits = [asdict(ExitSpec(layer)) for layer in range(1, depth + 1)]
-        specs = [spec if isinstance(spec, ExitSpec) else ExitSpec(**spec) for spec in self.exits]
+        specs = [ExitSpec.of(spec) for spec in self.exits]
         if exit_layers([spec.layer for spec in specs], depth)[-1] != specs[-1].layer:
             raise BadModel(f"The last exit is the full model: the config lacks an exit on layer {depth}.")
         self.exits = [asdict(spec) for spec in specs]
-        if self.ramp is not None and self.ramp not in RAMPS:
-            raise UnknownName("ramp", self.ramp, RAMPS)
         self.policy = policies.parse("never" if self.policy is None else self.policy).to_dict()
         if getattr(self, "problem_type", None) is None:
-            self.problem_type: str | None = "regression" if self.num_labels == 1 else "single_label_classification"
-        if self.problem_type not in PROBLEMS:
-            raise UnknownName("problem type", str(self.problem_type), PROBLEMS)
+            self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
+        self.problem  # noqa: B018 -- says what is wrong with it
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
+
+    def _check_fields(self) -> None:
+        """Refuse values that nobody wrote on purpose, each by its name."""
+        family_of(self.backbone)
+        for name in ("lte", "faithful"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadModel(f"`{name}` is {getattr(self, name)!r:.60}; it is true or false.")
+        if self.ramp is not None and self.ramp not in RAMPS:
+            raise UnknownName("ramp", str(self.ramp), RAMPS)
+        if self.notes is not None and not isinstance(self.notes, str):
+            raise BadModel(f"`notes` is {self.notes!r:.60}; it is text.")
+        if self.exits is not None and (not isinstance(self.exits, list) or not self.exits):
+            raise BadModel(f"`exits` is {self.exits!r:.60}; it is a list of exits.")
+        length = self.max_tokens
+        if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
+            raise BadModel(f"`max_tokens` is {length!r:.60}; it is a whole number above 0, or null.")
+        names = self.id2label or {}
+        if not isinstance(names, Mapping) or [*names] != [*range(len(names))]:
+            raise BadModel(f"`id2label` is {names!r:.80}; it names the classes 0, 1, … in order.")
+        if self.calibrated is not None:
+            _check_calibrated(self.calibrated)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read what a config.json holds; what it must hold is not guessed."""
+        for name, what in (("backbone", "the encoder's own config"), ("exits", "the list of exits")):
+            if config_dict.get("model_type") == cls.model_type and not config_dict.get(name):
+                raise BadModel(f"config.json lacks `{name}`, {what}.")
+        try:
+            return super().from_dict(config_dict, **kwargs)
+        except OfframpError as err:
+            raise BadModel(f"config.json: {err}") from err
 
     @property
     def family(self) -> Family:
@@ -110,9 +152,35 @@ class AdaptiveConfig(PreTrainedConfig):
         return tuple(ExitSpec(**spec) for spec in self.exits or ())
 
     @property
+    def exit_points(self) -> tuple[ExitPoint, ...]:
+        """Where rows may leave; a faithful model's ramp is one more on the last layer, before the classifier."""
+        layers = [spec.layer for spec in self.exit_specs]
+        if self.ramp_answers:  # it may let rows go first, as the originals' never-trained last highway did
+            layers.append(layers[-1])
+        return tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
+
+    @property
+    def ramp_answers(self) -> bool:
+        """Whether the last layer's extra head is an exit of its own."""
+        return bool(self.faithful) and self.ramp == "answers"
+
+    @property
     def problem(self) -> Problem:
         """The kind of answer."""
-        return Problem(self.problem_type)
+        return PROBLEMS[str(self.problem_type)]
+
+    @property
+    def shape(self) -> Shape:
+        """What policies have to know."""
+        return Shape(self.problem, self.num_labels, self.exit_points, self.lte, self.faithful)
+
+    def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
+        """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""
+        chosen = self.exit_policy if policy is None else policies.parse(policy)
+        if threshold is not None:
+            chosen = chosen.with_threshold(threshold)
+        chosen.check(self.shape)
+        return chosen
 
     @property
     def exit_policy(self) -> policies.Policy:
@@ -154,11 +222,26 @@ def _check_layers(layers: Sequence[Any], depth: int) -> None:
 
 def family_of(config: PreTrainedConfig) -> Family:
     """The family of a backbone's config, or a refusal that lists the known ones."""
+    if not isinstance(config, PreTrainedConfig):
+        raise BadModel(f"`backbone` is {config!r:.60}; it is the encoder's own config.")
     if config.model_type not in FAMILIES:
         raise UnknownName("backbone family", str(config.model_type), FAMILIES)
     if config.num_hidden_layers < 1:
         raise BadModel("The backbone has no layers.")
     return FAMILIES[config.model_type]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_calibrated(calibrated: Any) -> None:
+    """What a promise must say to be repeated: of what, in which words."""
+    texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
+    if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
+        raise BadModel(f"`calibrated` is {calibrated!r:.60}; it has {', '.join(texts)}. Calibrate again, or remove it.")
+    if not isinstance(calibrated.get("promise"), Mapping | None):
+        raise BadModel(f"`calibrated` promises {calibrated['promise']!r:.60}. Calibrate again, or remove it.")
 
 
 AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

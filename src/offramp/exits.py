@@ -10,9 +10,9 @@ from transformers.activations import ACT2FN
 
 from offramp.backbones import HeadShape, Inside
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.stepper import ExitPoint, Problem
+from offramp.stepper import ExitPoint
 
-__all__ = ["Exits", "Head", "exit_loss"]
+__all__ = ["Exits", "Head"]
 
 
 class Head(nn.Module):
@@ -83,12 +83,8 @@ class Exits(nn.ModuleDict):
         if config.ramp:
             ramp = _shape(config, ExitSpec(specs[-1].layer, "pooler", "first"), is_last=True)
             self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
-        layers = [spec.layer for spec in specs]
-        ramp_answers = config.faithful and config.ramp == "answers"
-        if ramp_answers:  # it may let rows go first, as the originals' never-trained last highway did
-            layers.append(layers[-1])
-        self.points = tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
-        self.shares_pooler = tuple(spec.head == "shared" for spec in specs) + (False,) * ramp_answers
+        self.points = config.exit_points
+        self.shares_pooler = tuple(spec.head == "shared" for spec in specs) + (False,) * config.ramp_answers
 
     def at(self, point: ExitPoint) -> Head:
         """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
@@ -122,17 +118,3 @@ def _norm(size: int, eps: float | None, bias: bool) -> nn.LayerNorm | None:
 
 def _mean(hidden: Tensor, weights: Tensor | None) -> Tensor:
     return hidden.mean(1) if weights is None else torch.bmm(weights, hidden).squeeze(1)
-
-
-def exit_loss(
-    logits: Tensor, labels: Tensor, problem: Problem, weights: Tensor | None = None, smoothing: float = 0.0
-) -> Tensor:
-    """One exit's loss: cross-entropy, binary cross-entropy over labels, or mean squared error.
-
-    `weights` is one per class (multi-label: how much a label's yes counts); `smoothing` is for classes.
-    """
-    if problem is Problem.SINGLE_LABEL:
-        return nn.functional.cross_entropy(logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing)
-    if problem is Problem.MULTI_LABEL:
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), pos_weight=weights)
-    return nn.functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits))

@@ -1,58 +1,92 @@
-"""Turn what the libraries raise while a model is read into one line that its reader can act on."""
+"""`offramp.load`: a model folder, on the backend, the device and in the dtype that it shall answer with."""
 
 from __future__ import annotations
 
-import json
+import logging
 import os
-import pickle
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
+from offramp.errors import BadValue, UnknownName
 
-from offramp.errors import BadModel, OfframpError
+if TYPE_CHECKING:
+    from offramp.runner import Runner
 
-__all__ = ["loading"]
+__all__ = ["BACKENDS", "DTYPES", "half_precision", "load"]
+
+logger = logging.getLogger("offramp")
+
+BACKENDS = ("torch",)
+DTYPES = ("float32", "bfloat16", "float16")
+# the processor's flags that mean arithmetic in that type; without it every product is converted and takes longer
+FLAGS = {"bfloat16": {"avx512_bf16", "amx_bf16", "bf16"}, "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"}}
 
 
-@contextmanager
-def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]:
-    """Name the folder and the fault when a model, a config or a tokenizer cannot be read."""
-    path = Path(name)
-    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or str(name).startswith((".", "~"))):
-        raise BadModel(f"No folder {name}.")  # it cannot be a name on the Hub, so do not ask there
+def load(
+    folder: str | os.PathLike[str],
+    backend: str = "torch",
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    max_length: int | None = None,
+    **options: Any,
+) -> Runner:
+    """Load a model folder (or a name on the Hub) to answer with.
+
+    The device is an accelerator where there is one, else the CPU; the dtype is float32 unless another is asked for.
+    `options` go to Hugging Face's `from_pretrained` (revision, token, …).
+
+    >>> runner = offramp.load("folder")                                        # doctest: +SKIP
+    >>> runner.answer(["a lovely film", "a dull one"]).layer                   # doctest: +SKIP
+    """
+    import torch
+
+    from offramp import promise
+    from offramp.model import AdaptiveModel
+
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
+    if threads is not None:
+        if not 1 <= threads <= 4096:
+            raise BadValue(f"threads is {threads}; it is at least 1.")
+        torch.set_num_threads(threads)
+    place = _device(device)
+    kind = dtype or "float32"
+    if kind not in DTYPES:
+        raise UnknownName("dtype", kind, DTYPES)
+    if place.type == "cpu" and kind in FLAGS and not half_precision()[kind]:
+        logger.warning("This CPU has no instructions for %s: expect it to be slower than float32.", kind)
+    model = AdaptiveModel.from_pretrained(folder, dtype=getattr(torch, kind), **options)
     try:
-        yield
-    except OfframpError:
-        raise
-    except SafetensorError as err:
-        raise BadModel(
-            f"{name}: model.safetensors is truncated or corrupt ({_line(err)}); copy or save it again."
-        ) from err
-    except pickle.UnpicklingError as err:
-        raise BadModel(
-            f"{name}: the .bin file holds more than plain tensors; it was not executed. "
-            "Save the state dict alone, best as safetensors."
-        ) from err
-    except (zipfile.BadZipFile, EOFError, json.JSONDecodeError) as err:
-        raise BadModel(f"{name}: a file is truncated or corrupt ({_line(err)}); copy or save it again.") from err
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as err:
-        raise BadModel(_explain(str(name), what, err)) from err
+        model = model.to(place)
+    except (RuntimeError, AssertionError) as err:  # torch's ways to say that there is none, or no room on it
+        raise BadValue(f"Cannot put the model on device {device!r}: {str(err).splitlines()[0]}") from err
+    runner: Runner = model.eval().runner(max_length)
+    if max_length is not None and runner.config.calibrated:  # the model's own length was checked on the way
+        promise.keep_if_true(runner.config, str(folder), runner.fingerprint, runner.backend, runner.dtype)
+    return runner
 
 
-def _explain(name: str, what: str, err: Exception) -> str:
-    folder = Path(name)
-    if folder.is_file():
-        return f"{name} is a file; a model is a folder with config.json and model.safetensors."
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        return f"{name} is not a model folder: it has no config.json."
-    if not folder.exists() and isinstance(err, OSError):
-        return f"No model {name}: no such folder, and the Hub gave none of that name ({_line(err)})."
-    return f"{name} cannot be read as a {what}: {_line(err)}"
+def _device(wanted: str | None) -> Any:
+    import torch
+
+    if wanted is None:
+        return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as err:
+        raise BadValue(f"device is {wanted!r}; say cpu, cuda, cuda:1, mps or xpu.") from err
+    if device.type != "cpu" and not torch.accelerator.is_available():
+        raise BadValue(f"device is {wanted!r}, but torch finds no accelerator here; leave it out, or say cpu.")
+    return device
 
 
-def _line(err: Exception) -> str:
-    text = " ".join(str(err).split()) or type(err).__name__
-    return text if len(text) <= 240 else text[:237] + "..."
+def half_precision() -> dict[str, bool]:
+    """Whether this CPU has instructions for each short type, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    flags = next(
+        (set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), set()
+    )
+    return {dtype: bool(needed & flags) for dtype, needed in FLAGS.items()}

@@ -1,10 +1,15 @@
-"""The only place where rows leave."""
+"""The only place where rows leave.
+
+A flight is what is still inside: `start` embeds a batch, `step` takes it to an exit, lets some rows go and keeps the
+rest, `run` repeats that. Flights that stand at the same exit may be joined; whoever does it changes nothing but floats'
+last digits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,20 +17,38 @@ from torch import Tensor
 
 from offramp.errors import BadValue
 from offramp.policies import Memory, Policy
-from offramp.stepper import Batch, ExitPoint, Rows, Said, Stepper
+from offramp.stepper import Batch, ExitPoint, Positions, Said, Stepper
 
-__all__ = ["Left", "every_exit", "run", "within_budget"]
+__all__ = ["Answered", "Flight", "Landed", "collect", "every_exit", "join", "run", "start", "step", "within_budget"]
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Left:
+class Answered:
     """Where each row of a batch left, and its answer there, in the batch's order."""
 
     logits: Tensor  # (rows, classes)
     exit: Tensor  # (rows,), the exit's number, from 1
     layer: Tensor  # (rows,), the layer that the exit sits on, from 1
+
+
+@dataclass(frozen=True)
+class Flight(Generic[State]):
+    """Rows that are still inside, after the exits that they have passed."""
+
+    state: State
+    rows: Positions | None = None  # the caller's numbers of these rows; None: 0, 1, … as in the batch
+    memory: Memory | None = None  # what the policy remembers of them
+    passed: int = 0  # the number of the last exit that was asked
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Rows that left together."""
+
+    rows: Positions | None
+    said: Said
 
 
 def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[ExitPoint, ...]:
@@ -38,70 +61,98 @@ def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[E
     return fitting
 
 
-def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Left:
-    """Take a batch through the exits; after each, rows that the policy lets go leave with its answer.
+def start(stepper: Stepper[State], batch: Batch, rows: Positions | None = None) -> Flight[State]:
+    """Embed a batch; `rows` are the numbers that its answers will have (0, 1, …)."""
+    return Flight(stepper.embed(batch), rows)
 
-    One decision per exit for the whole batch. The rows that stay are compacted only if somebody left.
+
+def step(
+    stepper: Stepper[State], flight: Flight[State], point: ExitPoint, policy: Policy, is_last: bool = False
+) -> tuple[Flight[State] | None, Landed | None]:
+    """Take a flight to an exit: what is still inside (None: nobody), and who left there (None: nobody).
+
+    At the last exit everybody leaves and the policy is not asked. The rows that stay are compacted only if somebody
+    left.
     """
-    *early, last = within_budget(stepper.exits, max_layers)
-    state = stepper.embed(batch)
-    inside: Rows | None = None  # the batch's rows that are still inside; None: all of them
-    gone: list[tuple[Rows | None, Said]] = []
-    memory: Memory | None = None
-    for point in early:
-        if not policy.listens(point):
-            continue
-        state, said = stepper.advance(state, point)
-        leaves, memory = policy.step(said, memory)
-        decided = leaves.numpy(force=True)  # the one place where the host waits
-        stay = np.flatnonzero(~decided)
-        if len(stay) == len(decided):
-            continue
-        if len(stay) == 0:
-            return _collect([*gone, (inside, said)])
-        leave = np.flatnonzero(decided)
-        gone.append((_pick(inside, leave), _rows_of(said, leave)))
-        inside = _pick(inside, stay)
-        if memory:
-            kept = _tensor(stay, leaves)
-            memory = {key: value.index_select(0, kept) for key, value in memory.items()}
-        state = stepper.keep(state, stay)
-    state, said = stepper.advance(state, last)
-    return _collect([*gone, (inside, said)])
+    state, said = stepper.advance(flight.state, point)
+    if is_last:
+        return None, Landed(flight.rows, said)
+    leaves, memory = policy.step(said, flight.memory)
+    decided = leaves.numpy(force=True)  # the one place where the host waits
+    stay = np.flatnonzero(~decided)
+    if len(stay) == len(decided):
+        return Flight(state, flight.rows, memory, point.number), None
+    if len(stay) == 0:
+        return None, Landed(flight.rows, said)
+    leave = np.flatnonzero(decided)
+    landed = Landed(
+        _numbers(flight, leave), replace(said, logits=said.logits.index_select(0, _tensor(leave, said.logits)))
+    )
+    if memory:
+        kept = _tensor(stay, leaves)
+        memory = {key: value.index_select(0, kept) for key, value in memory.items()}
+    return Flight(stepper.keep(state, stay), _numbers(flight, stay), memory, point.number), landed
+
+
+def join(stepper: Stepper[State], flights: Sequence[Flight[State]]) -> Flight[State]:
+    """Several flights at the same exit as one; their rows have numbers, which stay theirs."""
+    first, *others = flights
+    if not others:
+        return first
+    if any(flight.passed != first.passed for flight in others):
+        raise AssertionError("flights are joined at the same exit")
+    memory = None
+    if first.memory is not None:
+        memories = [flight.memory or {} for flight in flights]
+        memory = {key: torch.cat([one[key] for one in memories]) for key in first.memory}
+    rows = np.concatenate([flight.rows for flight in flights if flight.rows is not None])
+    return Flight(stepper.join([flight.state for flight in flights]), rows, memory, first.passed)
+
+
+def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Answered:
+    """Take a batch through the exits; after each, rows that the policy lets go leave with its answer."""
+    points = within_budget(stepper.exits, max_layers)
+    flight: Flight[State] | None = start(stepper, batch)
+    landed: list[Landed] = []
+    for point in points:
+        is_last = point is points[-1]
+        if flight is None:
+            break
+        if is_last or policy.listens(point):
+            flight, group = step(stepper, flight, point, policy, is_last)
+            landed += [group] if group is not None else []
+    return collect(landed)
 
 
 def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[Said, ...]:
     """What every exit says about every row: a full pass in which nobody leaves."""
     state = stepper.embed(batch)
-    said = []
+    every = []
     for point in stepper.exits:
-        state, one = stepper.advance(state, point)
-        said.append(one)
-    return tuple(said)
+        state, said = stepper.advance(state, point)
+        every.append(said)
+    return tuple(every)
 
 
-def _pick(inside: Rows | None, rows: Rows) -> Rows:
-    return rows if inside is None else inside[rows]
-
-
-def _rows_of(said: Said, rows: Rows) -> Said:
-    return Said(said.exit, said.layer, said.problem, said.logits.index_select(0, _tensor(rows, said.logits)))
-
-
-def _collect(gone: list[tuple[Rows | None, Said]]) -> Left:
-    """The groups that left together, back in the batch's order."""
-    if len(gone) == 1:
-        (_, said), rows = gone[0], len(gone[0][1].logits)
+def collect(landed: Sequence[Landed]) -> Answered:
+    """Groups that left together, back in the order of their rows' numbers (0, 1, …)."""
+    if len(landed) == 1 and landed[0].rows is None:
+        said, rows = landed[0].said, len(landed[0].said.logits)
         exits, layers = np.full(rows, said.exit), np.full(rows, said.layer)
-        return Left(said.logits, *(_tensor(one, said.logits) for one in (exits, layers)))
-    order = np.concatenate([rows for rows, _ in gone if rows is not None])
-    sizes = [len(said.logits) for _, said in gone]
+        return Answered(said.logits, *(_tensor(numbers, said.logits) for numbers in (exits, layers)))
+    order = np.concatenate([group.rows for group in landed if group.rows is not None])
+    sizes = [len(group.said.logits) for group in landed]
     left_by = np.empty((2, len(order)), dtype=np.int64)
-    left_by[:, order] = np.repeat([[said.exit for _, said in gone], [said.layer for _, said in gone]], sizes, axis=1)
-    logits = torch.cat([said.logits for _, said in gone])
+    places = [[group.said.exit for group in landed], [group.said.layer for group in landed]]
+    left_by[:, order] = np.repeat(places, sizes, axis=1)
+    logits = torch.cat([group.said.logits for group in landed])
     logits = torch.empty_like(logits).index_copy_(0, _tensor(order, logits), logits)
-    return Left(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits))
+    return Answered(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits))
 
 
-def _tensor(numbers: Rows, like: Tensor) -> Tensor:
+def _numbers(flight: Flight[State], places: Positions) -> Positions:
+    return places if flight.rows is None else flight.rows[places]
+
+
+def _tensor(numbers: Positions, like: Tensor) -> Tensor:
     return torch.from_numpy(numbers).to(like.device)

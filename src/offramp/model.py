@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub import HfApi
@@ -22,21 +23,21 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from offramp import card, policies
-from offramp.attach import HUB_OPTIONS, Wanted, attach
+from offramp import card, policies, promise
+from offramp.attach import HUB_OPTIONS, ExitOptions, attach
+from offramp.backends.replay import Replay
 from offramp.backends.torch import TorchStepper
+from offramp.batching import Text
 from offramp.config import AdaptiveConfig
-from offramp.errors import BadModel, BadValue
-from offramp.exits import Exits, exit_loss
-from offramp.loading import loading
-from offramp.loop import Left, every_exit, run, within_budget
+from offramp.errors import BadModel
+from offramp.exits import Exits
+from offramp.files.faults import loading
+from offramp.loop import every_exit, run
 from offramp.policies import Policy
-from offramp.replay import Replay
-from offramp.stepper import Batch, Said
+from offramp.prediction import Answer
+from offramp.runner import Runner
+from offramp.stepper import Said
 from offramp.thresholds import Threshold
-
-if TYPE_CHECKING:
-    from offramp.prediction import Answer, Text
 
 __all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
@@ -98,6 +99,7 @@ class AdaptiveModel(PreTrainedModel):
         num_layers: int | None = None,
         policy: str | Policy = "never",
         lte: bool = False,
+        fresh_head: bool = False,
         **options: Any,
     ) -> AdaptiveModel:
         """Put exits on an encoder or on a fine-tuned classifier (a folder or a name on the Hub).
@@ -105,11 +107,14 @@ class AdaptiveModel(PreTrainedModel):
         `exits` is "all" or a list of layers from 1; the last layer always has one. `heads` is linear, pooler,
         shared or family; `pooling` first or mean; `num_layers` takes only the first so many layers.
         New heads are random: train them before you believe an answer. A classifier keeps its own head
-        and its labels at the last exit.
+        and its labels at the last exit; `labels` may name them in another order or spelling, other names need
+        `fresh_head`, which leaves that head out.
         """
-        wanted = Wanted(exits, heads, pooling, num_labels, labels, problem_type, num_layers, policy, lte)
+        asked = ExitOptions(
+            exits, heads, pooling, num_labels, labels, problem_type, num_layers, policy, lte, fresh_head
+        )
         options = _with_dtype(options)
-        attached = attach(str(checkpoint), wanted, **options)
+        attached = attach(str(checkpoint), asked, **options)
         model = cls(attached.config)
         absent, unknown = model.load_state_dict(attached.weights, strict=False)
         lost = [key for key in absent if key.startswith("backbone.")]
@@ -118,7 +123,7 @@ class AdaptiveModel(PreTrainedModel):
         model.to(attached.config.backbone.dtype)
         model.config._name_or_path = model.name_or_path = str(checkpoint)
         model._hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
-        model.choose(policy)
+        model.config.choose(policy)
         return model.eval()
 
     @classmethod
@@ -137,8 +142,8 @@ class AdaptiveModel(PreTrainedModel):
             options["ignore_mismatched_sizes"] = True  # we name them ourselves
             model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
         wrong = [
-            f"{key} is {tuple(found)} instead of {tuple(wanted)}"
-            for key, found, wanted in sorted(report["mismatched_keys"])
+            f"{key} is {tuple(there)} instead of {tuple(expected)}"
+            for key, there, expected in sorted(report["mismatched_keys"])
         ]
         wrong += [f"{key} is missing" for key in sorted(report["missing_keys"])]
         wrong += [f"{key} is not ours" for key in sorted(report["unexpected_keys"])]
@@ -146,21 +151,37 @@ class AdaptiveModel(PreTrainedModel):
             rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
             raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
         model._hub_options = hub_options
-        card.warn_if_not_as_calibrated(model.config, str(name), "torch", str(model.dtype).removeprefix("torch."))
+        model._keep_promise_if_true(str(name))
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
-        """Write an ordinary model folder: config, weights, tokenizer, and a model card if there is none."""
+        """Write an ordinary model folder: config, weights, tokenizer, and a model card if there is none.
+
+        What was promised of the model goes along, with its evidence, only if this still is that model.
+        """
+        self._keep_promise_if_true("The model")
         super().save_pretrained(save_directory, *args, **options)
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
             return
+        evidence = Path(self.name_or_path) / card.EVIDENCE
+        if self.config.calibrated and evidence.is_file() and evidence.parent.resolve() != folder.resolve():
+            shutil.copyfile(evidence, folder / card.EVIDENCE)
         if self._tokenizer is not None or self.name_or_path:
             try:
                 self.tokenizer.save_pretrained(folder)
             except BadModel as err:
                 logger.warning("Saved without a tokenizer: %s", err)
         card.write(self.config, folder)
+
+    def _keep_promise_if_true(self, name: str) -> None:
+        if not self.config.calibrated:
+            return
+        try:
+            now = self.runner().fingerprint
+        except BadModel:  # without its tokenizer it is not what was tested
+            now = ""
+        promise.keep_if_true(self.config, name, now, "torch", self.stepper.dtype)
 
     def push_to_hub(
         self,
@@ -221,19 +242,9 @@ class AdaptiveModel(PreTrainedModel):
         equilibrium = self.training and self.gradient_equilibrium
         return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium)
 
-    def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
-        """The policy of a call: the one given, or the config's, perhaps with another threshold; checked."""
-        chosen = self.config.exit_policy if policy is None else policies.parse(policy)
-        if threshold is not None:
-            chosen = chosen.with_threshold(threshold)
-        chosen.check(self.config.problem, self.stepper.exits, self.config.faithful)
-        if isinstance(chosen, policies.Learned) and not self.config.lte:
-            raise BadValue(policies.NO_LTE)
-        return chosen
-
-    def answer(self, batch: Batch, policy: Policy, max_layers: int | None = None) -> Left:
-        """Run one batch through the loop."""
-        return run(self.stepper, batch, policy, max_layers)
+    def runner(self, max_length: int | None = None) -> Runner:
+        """The model with its tokenizer, as everything above the loop takes it."""
+        return Runner(str(self.name_or_path), self.config, self.tokenizer, self.stepper, max_length)
 
     def forward(
         self,
@@ -258,29 +269,30 @@ class AdaptiveModel(PreTrainedModel):
         if token_type_ids is not None:
             batch["token_type_ids"] = token_type_ids
         stepper = self.stepper
-        chosen = None if self.training else self.choose(policy, threshold)
+        chosen = None if self.training else self.config.choose(policy, threshold)
         if chosen is not None and labels is None and not output_exits:
-            left = run(stepper, batch, chosen, max_layers)
-            return AdaptiveOutput(logits=left.logits, exit_layer=left.layer)
-        said = every_exit(stepper, batch)
+            answered = run(stepper, batch, chosen, max_layers)
+            return AdaptiveOutput(logits=answered.logits, exit_layer=answered.layer)
+        every = every_exit(stepper, batch)
         loss = None
         if labels is not None:
-            loss = torch.stack([exit_loss(one.logits, labels, one.problem) for one in self.trained_exits(said)]).sum()
-        left = run(Replay(said), batch, policies.Never() if chosen is None else chosen, max_layers)
-        uncertainty = [one.uncertainty for one in said if one.uncertainty is not None]
+            losses = [said.problem.loss(said.logits, labels) for said in self.trained_exits(every)]
+            loss = torch.stack(losses).sum()
+        answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
+        uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
         return AdaptiveOutput(
             loss=loss,
-            logits=left.logits,
-            exit_layer=left.layer,
-            exit_logits=torch.stack([one.logits for one in said], dim=1),
+            logits=answered.logits,
+            exit_layer=answered.layer,
+            exit_logits=torch.stack([said.logits for said in every], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
-            said=said if self.training else None,
+            said=every if self.training else None,
         )
 
-    def trained_exits(self, said: tuple[Said, ...]) -> list[Said]:
+    def trained_exits(self, every: tuple[Said, ...]) -> list[Said]:
         """The exits that a loss is for: all but a faithful model's last ramp, which no original trains."""
-        ramps = len(said) - len(self.config.exit_specs)
-        return [one for one in said if not (ramps and one.exit == len(said) - 1)]
+        ramps = len(every) - len(self.config.exit_specs)
+        return [said for said in every if not (ramps and said.exit == len(every) - 1)]
 
     def predict(
         self,
@@ -297,11 +309,14 @@ class AdaptiveModel(PreTrainedModel):
         Texts are read in chunks, sorted by length, and batched by a budget of tokens, so memory stays
         bounded however many there are. Mistakes in the options raise here, not at the first answer.
         """
-        from offramp.prediction import predict
-
-        chosen = self.choose(policy, threshold)
-        within_budget(self.stepper.exits, max_layers)
-        return predict(self, texts, chosen, max_layers=max_layers, batch_tokens=batch_tokens, progress=progress)
+        return self.runner().predict(
+            texts,
+            policy=policy,
+            threshold=threshold,
+            max_layers=max_layers,
+            batch_tokens=batch_tokens,
+            progress=progress,
+        )
 
 
 def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from offramp.errors import BadValue
 from offramp.registry import Registry
-from offramp.stepper import ExitPoint, Problem, Said
+from offramp.stepper import ExitPoint, Said, Shape
 from offramp.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "PatienceConfidence",
     "Policy",
     "Vote",
-    "entropy",
     "from_dict",
     "parse",
 ]
@@ -53,27 +52,13 @@ Memory = Mapping[str, Tensor]
 """What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
 
 
-NO_LTE = "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
-
-
-def entropy(logits: Tensor, problem: Problem = Problem.SINGLE_LABEL) -> Tensor:
-    """The entropy in nats of every row's answer: finite and not negative for any finite logits.
-
-    Single-label: of the softmax, between 0 and ln C. Multi-label: the mean over the labels of the
-    entropy of each yes or no.
-    """
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    if problem is Problem.MULTI_LABEL:
-        return torch.special.entr(torch.sigmoid(torch.stack([z, -z]))).sum(0).mean(-1)
-    return torch.special.entr(torch.softmax(z, dim=-1)).sum(-1)  # entr(0) is 0, so no 0 · log 0
-
-
 @dataclass(frozen=True)
 class Policy:
     """From what the exits have said so far, who may leave.
 
-    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. The last exit is
-    never asked; everybody leaves there.
+    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. It decides in float32, as a trace
+    keeps the answers, so that live and replayed decisions are the same. The last exit is never asked; everybody leaves
+    there. A model is checked once, before it runs.
     """
 
     name: ClassVar[str]
@@ -87,7 +72,7 @@ class Policy:
         """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
         return True
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse a model that this policy cannot serve."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,8 +105,8 @@ def _written(number: float | tuple[float, ...] | None) -> str:
     return short if float(short) == number else repr(number)
 
 
-def _refuse_regression(policy: str, problem: Problem, faithful: bool) -> None:
-    if problem is Problem.REGRESSION and not faithful:
+def _refuse_regression(policy: str, shape: Shape) -> None:
+    if shape.problem.is_regression and not shape.faithful:
         raise BadValue(
             f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
             "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."
@@ -142,19 +127,19 @@ class _ByThreshold(Policy):
         """The threshold of an exit, numbered from 1."""
         return threshold_at(self.threshold, exit_number)
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse a list of thresholds that does not fit the exits."""
-        check_list(self.name, self.threshold, exits)
+        check_list(self.name, self.threshold, shape.exits)
 
 
 @dataclass(frozen=True)
 class _ByProbability(_ByThreshold):
     """One that reads class probabilities, which a regression has not."""
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse regression (unless the original allowed it) and lists that do not fit."""
-        super().check(problem, exits)
-        _refuse_regression(self.name, problem, faithful)
+        super().check(shape)
+        _refuse_regression(self.name, shape)
 
 
 @dataclass(frozen=True)
@@ -170,7 +155,7 @@ class Entropy(_ByProbability):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with the exit's threshold."""
-        return entropy(said.logits, said.problem) < self.at(said.exit), {}
+        return said.problem.entropy(said.logits.float()) < self.at(said.exit), {}
 
 
 @dataclass(frozen=True)
@@ -182,11 +167,7 @@ class Confidence(_ByProbability):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's largest probability with the exit's threshold."""
-        if said.problem is Problem.MULTI_LABEL:
-            sure = torch.sigmoid(said.logits.float().abs()).amin(-1)
-        else:
-            sure = torch.softmax(said.logits.float(), dim=-1).amax(-1)
-        return sure >= self.at(said.exit), {}
+        return said.problem.confidence(said.logits.float()) >= self.at(said.exit), {}
 
 
 @dataclass(frozen=True)
@@ -198,17 +179,12 @@ class Margin(_ByProbability):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's margin with the exit's threshold."""
-        if said.problem is Problem.MULTI_LABEL:
-            apart = torch.sigmoid(said.logits.float()).mul(2).sub(1).abs().amin(-1)
-        else:
-            first, second = torch.softmax(said.logits.float(), dim=-1).topk(2, dim=-1).values.unbind(-1)
-            apart = first - second
-        return apart >= self.at(said.exit), {}
+        return said.problem.margin(said.logits.float()) >= self.at(said.exit), {}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse regression and lists that do not fit."""
-        super().check(problem, exits)
-        _refuse_regression(self.name, problem, False)  # one output has no second class
+        super().check(shape)
+        _refuse_regression(self.name, replace(shape, faithful=False))  # one output has no second class
 
 
 @dataclass(frozen=True)
@@ -223,9 +199,16 @@ class Learned(_ByThreshold):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's estimated uncertainty with the exit's threshold."""
-        if said.uncertainty is None:
-            raise BadValue(NO_LTE)
-        return said.uncertainty < self.at(said.exit), {}
+        assert said.uncertainty is not None  # check() saw to it
+        return said.uncertainty.float() < self.at(said.exit), {}
+
+    def check(self, shape: Shape) -> None:
+        """Refuse a model without the module, and lists that do not fit."""
+        if not shape.lte:
+            raise BadValue(
+                "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
+            )
+        super().check(shape)
 
 
 @dataclass(frozen=True)
@@ -248,26 +231,17 @@ class Patience(Policy):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's agreements in a row."""
-        if said.problem is Problem.SINGLE_LABEL:
-            answer = said.logits.argmax(-1, keepdim=True)  # (rows, 1)
-        elif said.problem is Problem.MULTI_LABEL:
-            answer = said.logits > 0  # (rows, labels)
-        else:
-            answer = said.logits  # (rows, 1)
+        choice = said.problem.choice(said.logits.float())  # (rows, n)
         if memory is None:  # the first exit has nothing to compare with
-            streak = torch.zeros(len(answer), dtype=torch.long, device=answer.device)
+            streak = torch.zeros(len(choice), dtype=torch.long, device=choice.device)
         else:
-            if said.problem is Problem.REGRESSION:
-                assert self.tolerance is not None  # check() saw to it
-                agrees = (answer - memory["answer"]).abs() < self.tolerance
-            else:
-                agrees = answer == memory["answer"]
-            streak = torch.where(agrees.all(-1), memory["streak"] + 1, 0)
-        return streak >= self.patience, {"answer": answer, "streak": streak}
+            agrees = said.problem.agree(choice, memory["choice"], self.tolerance)
+            streak = torch.where(agrees, memory["streak"] + 1, 0)
+        return streak >= self.patience, {"choice": choice, "streak": streak}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse a regression without a tolerance."""
-        if problem is Problem.REGRESSION and self.tolerance is None:
+        if shape.problem.is_regression and self.tolerance is None:
             raise BadValue(
                 "patience on a regression needs a tolerance: how close two exits must be to agree, "
                 "in the units of the answer. Write patience:3:0.1, for instance."
@@ -292,14 +266,14 @@ class PatienceConfidence(Policy):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's certain exits in a row."""
-        certain = entropy(said.logits, said.problem) < threshold_at(self.threshold, said.exit)
+        certain = said.problem.entropy(said.logits.float()) < threshold_at(self.threshold, said.exit)
         streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
         return streak >= self.patience, {"streak": streak}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse regression and lists that do not fit."""
-        check_list(self.name, self.threshold, exits)
-        _refuse_regression(self.name, problem, faithful)
+        check_list(self.name, self.threshold, shape.exits)
+        _refuse_regression(self.name, shape)
 
 
 @dataclass(frozen=True)
@@ -317,15 +291,15 @@ class Vote(Policy):
 
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's votes per class."""
-        vote = torch.nn.functional.one_hot(said.logits.argmax(-1), said.logits.shape[-1])  # (rows, classes)
+        vote = torch.nn.functional.one_hot(said.logits.float().argmax(-1), said.logits.shape[-1])  # (rows, classes)
         votes = vote if memory is None else memory["votes"] + vote
         return votes.amax(-1) / said.exit**self.power >= self.threshold, {"votes": votes}
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse anything but single-label classification."""
-        if problem is not Problem.SINGLE_LABEL:
+        if not shape.problem.is_one_class:
             raise BadValue(
-                f"Policy 'vote' counts votes for one class; this model is a {problem.value.replace('_', ' ')}. "
+                f"Policy 'vote' counts votes for one class; this model is a {shape.problem.title}. "
                 "Use patience or learned."
             )
 
@@ -349,9 +323,9 @@ class Layer(Policy):
         """Only to the exit on that layer."""
         return point.layer == self.layer
 
-    def check(self, problem: Problem, exits: Sequence[ExitPoint], faithful: bool = False) -> None:
+    def check(self, shape: Shape) -> None:
         """Refuse a layer without an exit."""
-        layers = sorted({point.layer for point in exits})
+        layers = sorted({point.layer for point in shape.exits})
         if self.layer not in layers:
             raise BadValue(f"No exit sits on layer {self.layer}; this model's exits are on {_listed(layers)}.")
 

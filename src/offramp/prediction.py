@@ -1,24 +1,18 @@
-"""From texts to answers, in the texts' order."""
+"""What comes out: answers as arrays for machines, one by one for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from offramp.batching import answering, check_budget, chunks
-from offramp.errors import BadInput
-from offramp.policies import Policy
-from offramp.reading import Text
-from offramp.stepper import Problem
+from offramp.problems import Problem
 
-if TYPE_CHECKING:
-    from offramp.model import AdaptiveModel
-
-__all__ = ["Answer", "Text", "predict"]
+__all__ = ["Answer", "Answers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +35,29 @@ class Answer:
         return dict(zip(self._labels, self._probabilities, strict=True))
 
 
-def predict(
-    model: AdaptiveModel,
-    texts: Iterable[Text],
-    policy: Policy,
-    *,
-    max_layers: int | None = None,
-    batch_tokens: int | None = None,
-    progress: bool | None = None,
-) -> Iterator[Answer]:
-    """Answers in the texts' order; at most one chunk of texts is in memory at a time."""
-    if isinstance(texts, str):
-        raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
-    return _stream(model, texts, policy, max_layers, check_budget(model, batch_tokens), progress)
+@dataclass(frozen=True)
+class Answers:
+    """Where texts left and what the exit said there, in the texts' order."""
 
+    logits: NDArray[np.float32]  # (texts, classes)
+    exit: NDArray[np.int64]  # (texts,), the exit's number, from 1
+    layer: NDArray[np.int64]  # (texts,), from 1
 
-def _stream(
-    model: AdaptiveModel,
-    texts: Iterable[Text],
-    policy: Policy,
-    max_layers: int | None,
-    budget: int,
-    progress: bool | None,
-) -> Iterator[Answer]:
-    for chunk in chunks(model, texts, budget, progress):
-        with answering(model):
-            left = [model.answer(batch, policy, max_layers) for batch in chunk.batches()]
-            back = torch.from_numpy(chunk.back)
-            logits = torch.cat([one.logits for one in left]).float().cpu()[back]
-            layers = torch.cat([one.layer for one in left]).cpu()[back]
-        yield from _answers(model, logits, layers)
+    def __len__(self) -> int:
+        return len(self.logits)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Answers], classes: int) -> Answers:
+        """Several one after the other; none is an empty one."""
+        empty = cls(np.empty((0, classes), np.float32), np.empty(0, np.int64), np.empty(0, np.int64))
+        every = [empty, *parts]
+        arrays: list[Any] = [
+            np.concatenate([getattr(one, name) for one in every]) for name in ("logits", "exit", "layer")
+        ]
+        return cls(*arrays)
 
-def _answers(model: AdaptiveModel, logits: Tensor, layers: Tensor) -> Iterator[Answer]:
-    labels, problem = model.config.labels, model.config.problem
-    exit_layers = layers.tolist()
-    if problem is Problem.REGRESSION:
-        for values, layer in zip(logits.tolist(), exit_layers, strict=True):
-            yield Answer(None, values[0], layer, values, labels)
-    elif problem is Problem.MULTI_LABEL:
-        chances = torch.sigmoid(logits)
-        for row, layer in zip(chances.tolist(), exit_layers, strict=True):
-            chosen = [label for label, p in zip(labels, row, strict=True) if p > 0.5]
-            yield Answer(chosen, max(row), layer, row, labels)
-    else:
-        chances = torch.softmax(logits, dim=-1)
-        best, which = chances.max(-1)
-        for score, index, layer, row in zip(best.tolist(), which.tolist(), exit_layers, chances.tolist(), strict=True):
-            yield Answer(labels[index], score, layer, row, labels)
+    def written(self, problem: Problem, labels: tuple[str, ...]) -> Iterator[Answer]:
+        """One answer after the other, as users see them."""
+        each = problem.write(torch.from_numpy(self.logits), labels)
+        for (label, score, probabilities), layer in zip(each, self.layer.tolist(), strict=True):
+            yield Answer(label, score, layer, probabilities, labels)

@@ -1,13 +1,12 @@
 """The seam: what the loop, the policies and the trace know of a model.
 
-A stepper is a backbone with its exits on one backend. It embeds a batch, advances it to an exit,
-and keeps some of its rows. What an exit answered is a `Said`; nobody above sees hidden states.
+A stepper is a backbone with its exits on one backend. It embeds a batch, advances it to an exit, keeps some of its
+rows, and joins batches that stand at the same exit. What an exit answered is a `Said`; nobody above sees hidden states.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -15,23 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "ExitPoint", "Problem", "Rows", "Said", "Stepper"]
+from offramp.problems import Problem
+
+__all__ = ["Batch", "ExitPoint", "Positions", "Said", "Shape", "Stepper"]
 
 Batch = Mapping[str, Tensor]
 """input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
 
-Rows = NDArray[np.int64]
+Positions = NDArray[np.int64]
 """Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
 
 State = TypeVar("State")
-
-
-class Problem(enum.Enum):
-    """The kind of answer, named as Hugging Face's `problem_type` names it."""
-
-    SINGLE_LABEL = "single_label_classification"
-    MULTI_LABEL = "multi_label_classification"
-    REGRESSION = "regression"
 
 
 @dataclass(frozen=True)
@@ -53,8 +46,19 @@ class Said:
     uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a policy has to know of a model before it can serve it."""
+
+    problem: Problem
+    classes: int
+    exits: tuple[ExitPoint, ...]
+    lte: bool = False
+    faithful: bool = False
+
+
 class Stepper(Protocol[State]):
-    """A backbone with its exits: embed, advance, keep."""
+    """A backbone with its exits: embed, advance, keep, join."""
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -69,6 +73,10 @@ class Stepper(Protocol[State]):
         """Run the layers up to `point` and ask its exit."""
         ...
 
-    def keep(self, state: State, rows: Rows) -> State:
+    def keep(self, state: State, rows: Positions) -> State:
         """Go on with these of the state's rows."""
+        ...
+
+    def join(self, states: Sequence[State]) -> State:
+        """Go on with the rows of several states that stand at the same exit, one after the other."""
         ...

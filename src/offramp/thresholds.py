@@ -13,6 +13,7 @@ from offramp.stepper import ExitPoint
 __all__ = ["Threshold", "check_list", "count", "number", "threshold_at", "thresholds"]
 
 Threshold = float | tuple[float, ...]
+MOST = 1_000_000  # of anything that is counted in exits
 
 
 def _real(policy: str, field: str, value: Any) -> float:
@@ -31,10 +32,10 @@ def number(policy: str, field: str, value: Any, low: float, high: float = math.i
 
 
 def count(policy: str, field: str, value: Any) -> int:
-    """A whole number, at least 1."""
+    """A whole number from 1 to `MOST`."""
     found = _real(policy, field, value)
-    if not 1 <= found < math.inf or found % 1:
-        raise BadValue(f"{policy}: {field} is {found:g}; it must be a whole number, at least 1.")
+    if not 1 <= found <= MOST or found % 1:
+        raise BadValue(f"{policy}: {field} is {found:g}; it must be a whole number from 1 to {MOST:,}.")
     return int(found)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
 from offramp.errors import BadInput, BadValue
-from offramp.stepper import Batch, Rows
+from offramp.stepper import Batch, Positions
 
 __all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "trim_mask"]
 
@@ -52,7 +53,7 @@ class Inside:
     hidden: Tensor  # (rows, length, hidden size)
     attention: Tensor | None  # the mask as the family's layers take it; None: nothing is padded
     weights: Tensor | None  # (rows, 1, length), each real token's share of the mean; None: nothing is padded
-    lengths: Rows | None  # each row up to its last real token, on the host; None: nothing is padded
+    lengths: Positions | None  # each row up to its last real token, on the host; None: nothing is padded
     depth: int = 0
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # what only this family's layers need
 
@@ -148,7 +149,7 @@ class Family(ABC):
             inside = replace(inside, hidden=self.layer(encoder, index, inside), depth=index + 1)
         return inside
 
-    def keep(self, inside: Inside, rows: Rows) -> Inside:
+    def keep(self, inside: Inside, rows: Positions) -> Inside:
         """Some of the rows, cut to the longest of them."""
         hidden, weights, lengths = inside.hidden, inside.weights, inside.lengths
         kept = torch.from_numpy(rows).to(hidden.device)
@@ -165,6 +166,38 @@ class Family(ABC):
             inside.depth,
             self.trim_extra(inside.extra, kept, length),
         )
+
+    def join(self, encoder: Any, insides: Sequence[Inside]) -> Inside:
+        """Rows of several batches after the same layer, one after the other, padded to the longest of them."""
+        depth, longest = insides[0].depth, max(inside.hidden.shape[1] for inside in insides)
+        if depth == 0 or any(inside.depth != depth for inside in insides):
+            raise AssertionError("rows are joined behind the same layer")
+        hidden = torch.cat([_padded(inside.hidden, longest) for inside in insides])
+        mask: Tensor | None = torch.cat([_padded(_real(inside), longest) for inside in insides])
+        lengths = weights = None
+        if mask is not None and not bool(mask.all()):
+            weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
+            each = [
+                np.full(len(one.hidden), one.hidden.shape[1]) if one.lengths is None else one.lengths for one in insides
+            ]
+            lengths = np.concatenate(each)
+        else:
+            mask = None
+        attention, extra = self.attention(encoder, hidden, mask), self.extra(encoder, hidden, mask)
+        return Inside(hidden, attention, weights, lengths, depth, extra)
+
+
+def _real(inside: Inside) -> Tensor:
+    """Where a row's tokens are real, (rows, length)."""
+    if inside.weights is None:
+        return torch.ones(inside.hidden.shape[:2], dtype=torch.bool, device=inside.hidden.device)
+    return inside.weights.squeeze(1) > 0
+
+
+def _padded(rows: Tensor, length: int) -> Tensor:
+    """Filled up with zeros along the second axis."""
+    missing = length - rows.shape[1]
+    return rows if missing == 0 else torch.cat([rows, rows.new_zeros(len(rows), missing, *rows.shape[2:])], dim=1)
 
 
 def padding_mask(config: PreTrainedConfig, hidden: Tensor, mask: Tensor | None) -> Tensor | None:

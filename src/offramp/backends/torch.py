@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from offramp.backbones import Family, Inside
 from offramp.exits import Exits
-from offramp.gradients import scale_gradient
-from offramp.stepper import Batch, ExitPoint, Problem, Rows, Said
+from offramp.fingerprint import of_weights
+from offramp.problems import Problem
+from offramp.stepper import Batch, ExitPoint, Positions, Said
 
-__all__ = ["TorchStepper"]
+__all__ = ["TorchStepper", "scale_gradient"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,71 @@ class TorchStepper:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, said
 
-    def keep(self, state: Inside, rows: Rows) -> Inside:
+    def keep(self, state: Inside, rows: Positions) -> Inside:
         """Go on with these rows, cut to the longest of them."""
         return self.family.keep(state, rows)
+
+    def join(self, states: Sequence[Inside]) -> Inside:
+        """Go on with the rows of all of them, padded to the longest."""
+        return self.family.join(self.encoder, states)
+
+    # -- what a runner needs beside stepping -----------------------------------------------------
+
+    @property
+    def backend(self) -> str:
+        """Its name."""
+        return "torch"
+
+    @property
+    def dtype(self) -> str:
+        """Of the weights."""
+        return str(next(self.encoder.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.encoder.parameters()).device
+
+    def weights(self) -> str:
+        """The fingerprint of all weights, named as a model folder names them."""
+        parts = {"backbone": self.encoder, "exits": self.modules}
+        return of_weights((f"{part}.{key}", value) for part in parts for key, value in parts[part].state_dict().items())
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Evaluation mode without gradients; the modules' mode comes back."""
+        before = [(module, module.training) for module in (self.encoder, self.modules)]
+        for module, _ in before:
+            module.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            for module, training in before:
+                module.train(training)
+
+    def plain(self, batch: Batch) -> Tensor:
+        """The family's own forward pass, then the last exit's head."""
+        hidden = self.encoder(**batch)[0]
+        mask = batch["attention_mask"]
+        weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
+        head = self.modules.at(self.exits[-1])
+        shared = self.modules["shared"] if self.modules.shares_pooler[-1] else None
+        return head(head.features(Inside(hidden, None, weights, None), shared))
+
+
+class _Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+def scale_gradient(hidden: Tensor, factor: float) -> Tensor:
+    """The same values; the gradient that comes back through them is multiplied by `factor`."""
+    scaled: Tensor = _Scale.apply(hidden, factor)  # type: ignore[no-untyped-call]
+    return scaled

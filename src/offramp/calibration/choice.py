@@ -13,15 +13,14 @@ from offramp.calibration.bounds import MOST_ROWS, rows_needed
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.search import per_exit
 from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
-from offramp.cost import layer_cost
 from offramp.errors import BadValue
-from offramp.grids import grid
-from offramp.judge import shape_of
+from offramp.evaluation.cost import layer_cost
+from offramp.evaluation.grids import grid
 from offramp.policies import Policy
-from offramp.stepper import Problem
-from offramp.trace import Trace
+from offramp.problems import Problem
+from offramp.traces.trace import Trace
 
-__all__ = ["SEED", "Wishes", "fastest", "promised", "shuffled", "too_few"]
+__all__ = ["SEED", "CalibrationOptions", "fastest", "promised", "shuffled", "too_few"]
 
 SEED = 0  # of the one shuffle; nobody may pick the luckiest
 
@@ -29,7 +28,7 @@ Choice = tuple[Policy | None, dict[str, Any]]  # and the evidence, with a senten
 
 
 @dataclass(frozen=True)
-class Wishes:
+class CalibrationOptions:
     """What a user may ask for beside the promise."""
 
     policies: tuple[str, ...] = ()  # names
@@ -62,16 +61,16 @@ def too_few(rows: int, promise: Promise, problem: Problem) -> str | None:
     return f"Not with {_rows(rows)}: {_wish(promise, problem)} takes {takes} rows without a single error."
 
 
-def promised(trace: Trace, promise: Promise, wishes: Wishes, origin: str) -> Choice:
+def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin: str) -> Choice:
     """The cheapest setting that passes: of one knob in its order, of several by a search on half the rows."""
-    shape, order = shape_of(trace), shuffled(trace)
-    policies = [policy for name in wishes.policies for policy in grid(name, shape)]
+    shape, order = trace.shape, shuffled(trace)
+    policies = [policy for name in options.policies for policy in grid(name, shape)]
     told: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
-    if wishes.searches:
+    if options.searches:
         half = len(order) // 2
         search = Risk(promise, trace.take(np.sort(order[:half])))
-        if wishes.per_exit:
-            policies += [policy for name in wishes.policies for policy in per_exit(search, name, shape)]
+        if options.per_exit:
+            policies += [policy for name in options.policies for policy in per_exit(search, name, shape)]
         policies = pareto(search, policies)
         trace = trace.take(np.sort(order[half:]))
         order = shuffled(trace)
@@ -96,18 +95,18 @@ def fastest(trace: Trace, names: Sequence[str], wanted: float, tolerance: float 
     """The setting with the most answers like the full model's among those that are fast enough; no promise."""
     if not wanted >= 1:
         raise BadValue(f"speedup is {wanted:g}; it is at least 1.")
-    found: list[tuple[float, float, Policy]] = []
+    settings: list[tuple[float, float, Policy]] = []
     disagreement = Risk(Promise("disagreement", tolerance=tolerance), trace)
     for name in names:
-        for policy in grid(name, shape_of(trace)):
-            left = trace.leave(policy)
-            speedup = layer_cost(left.layer, trace.depth).speedup
-            found.append((1 - float(disagreement.losses(left).mean()), speedup, policy))
-    fast = [one for one in found if one[1] >= wanted]
+        for policy in grid(name, trace.shape):
+            replayed = trace.replay(policy)
+            speedup = layer_cost(replayed.layer, trace.depth).speedup
+            settings.append((1 - float(disagreement.losses(replayed).mean()), speedup, policy))
+    fast = [setting for setting in settings if setting[1] >= wanted]
     if not fast:
-        most = max(one[1] for one in found)
+        most = max(setting[1] for setting in settings)
         return None, {"sentence": f"{wanted:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
-    agreement, speedup, policy = max(fast, key=lambda one: (one[0], one[1]))
+    agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
     sentence = (
         f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on {len(trace):,} rows and "
         f"answered {agreement:.1%} of them as the full model does."

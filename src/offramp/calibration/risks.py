@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from offramp.calibration.bounds import BOUNDS
 from offramp.errors import BadInput, BadValue, UnknownName
-from offramp.stepper import Problem
-from offramp.trace import Departures, Trace
+from offramp.problems import MULTI_LABEL, Problem
+from offramp.traces.trace import Replayed, Trace
 
 __all__ = ["RISKS", "Promise", "Risk"]
 
@@ -58,9 +58,9 @@ class Promise:
         """Refuse rows and models that this promise cannot be about."""
         if self.of == "accuracy" and not labelled:
             raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
-        if problem is Problem.REGRESSION and self.tolerance is None:
+        if problem.is_regression and self.tolerance is None:
             raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
-        if problem is not Problem.REGRESSION and self.tolerance is not None:
+        if not problem.is_regression and self.tolerance is not None:
             raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
 
     @property
@@ -79,9 +79,9 @@ class Promise:
     def about(self, problem: Problem) -> str:
         """The promise in words."""
         of = RISKS[self.of]
-        if problem is Problem.MULTI_LABEL and self.of == "accuracy":
+        if problem is MULTI_LABEL and self.of == "accuracy":
             of = "of the labels wrong beyond the full model's wrong ones"
-        if problem is Problem.REGRESSION:
+        if problem.is_regression:
             words = ("answers further than", "from the full model's")
             words = words if self.of == "disagreement" else ("answers lost, which are right within", "of the label")
             of = f"{words[0]} {self.tolerance:g} {words[1]}"
@@ -98,21 +98,11 @@ class Risk:
     def __post_init__(self) -> None:
         self.promise.check(self.trace.problem, self.trace.labels is not None)
 
-    def losses(self, left: Departures) -> NDArray[Any]:
+    def losses(self, replayed: Replayed) -> NDArray[Any]:
         """One per row, of rows that left somewhere."""
+        problem, tolerance = self.trace.problem, self.promise.tolerance
         if self.promise.of == "disagreement":
-            return self._differs(left.answers, self.trace.full)
-        return self._wrong(left.answers) - self._wrong(self.trace.full)
-
-    def _differs(self, answers: NDArray[Any], full: NDArray[Any]) -> NDArray[Any]:
-        if self.trace.problem is Problem.REGRESSION:
-            return (np.abs(answers - full) > self.promise.tolerance).astype(np.int64)
-        other = answers != full
-        return (other.any(-1) if other.ndim > 1 else other).astype(np.int64)
-
-    def _wrong(self, answers: NDArray[Any]) -> NDArray[Any]:
-        labels = self.trace.labels
-        if self.trace.problem is Problem.REGRESSION:
-            return (np.abs(answers - labels) > self.promise.tolerance).astype(np.int64)
-        wrong = answers != labels
-        return wrong.mean(-1) if wrong.ndim > 1 else wrong.astype(np.int64)
+            return problem.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
+        labels = np.asarray(self.trace.labels)
+        early, full = (problem.wrong(answers, labels, tolerance) for answers in (replayed.answers, self.trace.full))
+        return early - full

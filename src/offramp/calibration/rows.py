@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput
-from offramp.hashes import hashes_of
-from offramp.model import AdaptiveModel
-from offramp.questions import Given, Questions, ask
+from offramp.tasks.rows import DataOptions, TaskRows, rows_for
+from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import read_hashes
 
 __all__ = ["rows_to_calibrate"]
@@ -23,35 +23,33 @@ UNKNOWN = "of which it is not known whether training saw them"
 CHOSE = "that may have helped to choose the checkpoint"
 
 
-def rows_to_calibrate(folder: Path, model: AdaptiveModel, given: Given) -> tuple[Questions, str]:
+def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) -> tuple[TaskRows, str]:
     """The rows that training set aside, or the ones named if training did not see them; and what is known of them.
 
     Of copies of one text the first counts alone, for a test takes rows to be independent.
     """
     roles = read_hashes(folder)
     own = given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
-    questions = ask(str(folder), model.config, given, "train" if own else "dev")
-    hashes = hashes_of(questions.rows.texts)
+    data = rows_for(str(folder), config, given, "train" if own else "dev")
+    hashes = hashes_of(data.rows.texts)
     wanted = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
     if not wanted.any():
         raise BadInput(
-            f"None of the rows that training set aside are in {questions.name}; name others with --file or --split."
+            f"None of the rows that training set aside are in {data.name}; name others with --file or --split."
         )
     _, first = np.unique(hashes, return_index=True)
     places = np.sort(first[wanted[first]])
-    origin = SET_ASIDE if own else _origin(folder, questions, hashes, roles)
-    return questions.take(places), origin
+    origin = SET_ASIDE if own else _origin(folder, data, hashes, roles)
+    return data.take(places), origin
 
 
-def _origin(
-    folder: Path, questions: Questions, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]
-) -> str:
+def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]) -> str:
     if not roles:
         logger.warning("%s does not say what it was trained on: make sure that these rows were not.", folder)
         return UNKNOWN
     seen = np.isin(hashes, roles.get("train", ()))
     if seen.any():
-        first = questions.rows.texts[int(seen.argmax())]
+        first = data.rows.texts[int(seen.argmax())]
         raise BadInput(
             f"{int(seen.sum()):,} of the {len(hashes):,} rows were trained on, the first is {first!r:.60}: "
             "a promise about them says nothing. Leave them out, or use the rows that training set aside."

@@ -1,4 +1,4 @@
-"""`calibrate(model, promise)`: rows that training never saw, a test, and the policy in the model's config."""
+"""`calibrate(runner, promise)`: rows that training never saw, a test, and the policy in the model's config."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp import card
-from offramp.calibration.choice import SEED, Wishes, fastest, promised, shuffled, too_few
+from offramp import promise as promises
+from offramp.calibration.choice import SEED, CalibrationOptions, fastest, promised, shuffled, too_few
 from offramp.calibration.risks import Promise
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.search import check_per_exit
 from offramp.calibration.temperature import check_temperatures, fit_temperatures
+from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
-from offramp.evaluate import obtain_trace
-from offramp.grids import Shape, fitting, grid
-from offramp.judge import shape_of_model
-from offramp.model import AdaptiveModel
+from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.grids import fitting, grid
+from offramp.files.writing import staged_file
 from offramp.policies import Policy
-from offramp.questions import Given
-from offramp.trace import Trace
-from offramp.writing import staged_file
+from offramp.runner import Runner
+from offramp.tasks.rows import DataOptions, TaskRows
+from offramp.traces.trace import Trace
 
-__all__ = ["FILE", "Outcome", "Wishes", "calibrate"]
-
-FILE = "calibration.json"
+__all__ = ["CalibrationOptions", "CalibrationResult", "calibrate", "check_folder"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CalibrationResult:
     """What was found; without a policy nothing was written."""
 
     policy: Policy | None
@@ -43,50 +42,66 @@ class Outcome:
 
 
 def calibrate(
-    name: str, given: Given, promise: Promise, wishes: Wishes | None = None, *, trace_file: Path | None = None
-) -> Outcome:
+    runner: Runner,
+    given: DataOptions,
+    promise: Promise,
+    options: CalibrationOptions | None = None,
+    *,
+    trace_file: Path | None = None,
+) -> CalibrationResult:
     """Find the cheapest setting that keeps the promise and write it into the model's folder."""
-    wishes = wishes or Wishes()
+    folder = check_folder(runner.name)
+    data, origin = rows_to_calibrate(folder, runner.config, given)
+    options = _checked(runner.config, promise, options or CalibrationOptions(), data)
+    if options.speedup is None:
+        sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.problem)
+        if sentence is not None:
+            return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
+    with tempfile.TemporaryDirectory() as place:
+        trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors")
+        return _calibrate(folder, runner, trace, promise, options, origin)
+
+
+def check_folder(name: str) -> Path:
+    """The folder that a model lies in; a name on the Hub has none to write into."""
     folder = Path(name)
     if not folder.is_dir():
         raise BadValue(f"{name} is no folder: calibrate writes into one. Download or copy the model first.")
-    model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
-    questions, origin = rows_to_calibrate(folder, model, given)
-    shape = shape_of_model(model)
-    names = wishes.policies or (_usual(model, shape),)
-    for one in names:
-        grid(one, shape)  # says what is wrong with it
-        if wishes.per_exit:
-            check_per_exit(one, shape)
-    if wishes.speedup is not None and wishes.per_exit:
+    return folder
+
+
+def _checked(
+    config: AdaptiveConfig, promise: Promise, options: CalibrationOptions, data: TaskRows
+) -> CalibrationOptions:
+    """The options with their policies named; whatever is wrong with them is said before the model runs."""
+    shape, labelled = config.shape, data.labels is not None
+    names = options.policies or (_usual(config),)
+    for name in names:
+        grid(name, shape)  # says what is wrong with it
+        if options.per_exit:
+            check_per_exit(name, shape)
+    if options.speedup is not None and options.per_exit:
         raise BadValue("A speed is sought among one threshold for all exits; leave --per-exit out.")
-    promise.check(shape.problem, questions.labels is not None)
-    wishes = replace(wishes, policies=tuple(names))
-    if wishes.temperature:
-        check_temperatures(shape.problem, questions.labels is not None, model.config.faithful)
-    if wishes.speedup is None:
-        sentence = too_few(wishes.left_to_test(len(questions.rows)), promise, shape.problem)
-        if sentence is not None:
-            return Outcome(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
-    with tempfile.TemporaryDirectory() as place:
-        trace = obtain_trace(model, questions, trace_file or Path(place) / "trace.safetensors")
-        return _calibrate(folder, model, trace, promise, wishes, origin)
+    promise.check(shape.problem, labelled)
+    if options.temperature:
+        check_temperatures(shape.problem, labelled, config.faithful)
+    return replace(options, policies=tuple(names))
 
 
 def _calibrate(
-    folder: Path, model: AdaptiveModel, trace: Trace, promise: Promise, wishes: Wishes, origin: str
-) -> Outcome:
+    folder: Path, runner: Runner, trace: Trace, promise: Promise, options: CalibrationOptions, origin: str
+) -> CalibrationResult:
     temperatures = None
-    if wishes.temperature:
+    if options.temperature:
         order = shuffled(trace)
         cut = len(order) // 4
         temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
         trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
-    if wishes.speedup is not None:
-        policy, told = fastest(trace, wishes.policies, wishes.speedup, promise.tolerance)
+    if options.speedup is not None:
+        policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance)
     else:
-        policy, told = promised(trace, promise, wishes, origin)
-    evidence = told | {
+        policy, choice = promised(trace, promise, options, origin)
+    evidence = choice | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),
         "seed": SEED,
@@ -95,42 +110,36 @@ def _calibrate(
         **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
     }
     if policy is not None:
-        write(folder, model, policy, evidence, temperatures)
-    return Outcome(policy, evidence["sentence"], evidence)
+        write(folder, runner, policy, evidence, temperatures)
+    return CalibrationResult(policy, evidence["sentence"], evidence)
 
 
-def _usual(model: AdaptiveModel, shape: Shape) -> str:
-    own = model.config.exit_policy
-    fits = fitting(shape)
-    if own.name in fits:
-        return own.name
-    return "learned" if "learned" in fits and "entropy" not in fits else fits[0]
+def _usual(config: AdaptiveConfig) -> str:
+    """The model's own policy where it has a number to choose, else the first that fits."""
+    fits = fitting(config.shape)
+    return config.exit_policy.name if config.exit_policy.name in fits else fits[0]
 
 
 def write(
     folder: Path,
-    model: AdaptiveModel,
+    runner: Runner,
     policy: Policy,
     evidence: dict[str, Any],
     temperatures: NDArray[np.float64] | None,
 ) -> None:
     """The evidence, the card, and last the config, each replaced as a whole."""
-    config = model.config
-    config.policy = policy.to_dict()
-    machine = evidence["machine"]
-    config.calibrated = {
-        "promise": evidence["promise"],
-        "sentence": evidence["sentence"],
-        "backend": machine["backend"],
-        "dtype": machine["dtype"],
-    }
+    config = runner.config
     if temperatures is not None:
         specs = [
             replace(spec, temperature=float(f"{spec.temperature * warmer:.6g}"))
             for spec, warmer in zip(config.exit_specs, temperatures, strict=True)
         ]
         config.exits = [asdict(spec) for spec in specs]
-    with staged_file(folder / FILE, overwrite=True) as file:
+    config.max_tokens = runner.limit
+    tested = replace(runner, max_length=None)  # with the temperatures and the length as they are now
+    evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
+    promises.bind(config, policy, evidence, tested.fingerprint)
+    with staged_file(folder / card.EVIDENCE, overwrite=True) as file:
         file.write(json.dumps(evidence, indent=1, ensure_ascii=False) + "\n")
     card.write(config, folder)
     with staged_file(folder / "config.json", overwrite=True) as file:

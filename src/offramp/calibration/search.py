@@ -6,8 +6,9 @@ import numpy as np
 
 from offramp.calibration.risks import Risk
 from offramp.errors import BadValue
-from offramp.grids import Shape, grid, parameter
+from offramp.evaluation.grids import grid, parameter
 from offramp.policies import Policy
+from offramp.stepper import Shape
 
 __all__ = ["check_per_exit", "per_exit"]
 
@@ -43,5 +44,5 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
 
 
 def _worth(risk: Risk, policy: Policy, price: float) -> float:
-    left = risk.trace.leave(policy)
-    return float(left.layer.mean()) / risk.trace.depth + price * max(0.0, float(risk.losses(left).mean()))
+    replayed = risk.trace.replay(policy)
+    return float(replayed.layer.mean()) / risk.trace.depth + price * max(0.0, float(risk.losses(replayed).mean()))

@@ -40,22 +40,23 @@ def fixed_sequence(p_values: Iterable[float], level: float) -> int | None:
 
 def walk(risk: Risk, policies: Sequence[Policy], order: NDArray[np.int64]) -> list[Tested]:
     """Test settings one after the other until one fails, which is then the last of the list."""
-    found = []
+    tested = []
     for policy in policies:
-        left = risk.trace.leave(policy)
-        losses = risk.losses(left)[order]
-        found.append(Tested(policy, float(losses.sum()), risk.promise.p_value(losses), float(left.layer.mean())))
-        if not found[-1].p_value <= risk.promise.level:
+        replayed = risk.trace.replay(policy)
+        losses = risk.losses(replayed)[order]
+        p_value = risk.promise.p_value(losses)
+        tested.append(Tested(policy, float(losses.sum()), p_value, float(replayed.layer.mean())))
+        if not p_value <= risk.promise.level:
             break
-    return found
+    return tested
 
 
 def pareto(risk: Risk, policies: Sequence[Policy]) -> list[Policy]:
     """The settings that no other beats in both risk and cost on these rows, from safe to risky."""
     measured = []
     for place, policy in enumerate(policies):
-        left = risk.trace.leave(policy)
-        measured.append((float(risk.losses(left).mean()), float(left.layer.mean()), place))
+        replayed = risk.trace.replay(policy)
+        measured.append((float(risk.losses(replayed).mean()), float(replayed.layer.mean()), place))
     front, cheapest = [], float("inf")
     for _, layers, place in sorted(measured):
         if layers < cheapest:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from torch import Tensor
 
 from offramp.errors import BadInput
-from offramp.stepper import Problem
-from offramp.trace import Trace
+from offramp.problems import Problem
+from offramp.traces.trace import Trace
 
 __all__ = ["check_temperatures", "fit_temperatures"]
 
@@ -20,7 +21,7 @@ COLD, HOT = 0.05, 20.0
 
 def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None:
     """Refuse rows and models that temperatures cannot be fitted to."""
-    if problem is Problem.REGRESSION:
+    if problem.is_regression:
         raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
     if not labelled:
         raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
@@ -30,18 +31,15 @@ def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None
 
 def fit_temperatures(trace: Trace) -> NDArray[np.float64]:
     """Per exit the temperature under which its probabilities explain the labels best (least log loss)."""
-    labels = np.asarray(trace.labels)
-    return np.array([_fit(trace.logits[:, place], labels) for place in range(len(trace.points))])
+    labels = torch.from_numpy(np.array(trace.labels))
+    return np.array([_fit(trace.problem, trace.logits[:, place], labels) for place in range(len(trace.points))])
 
 
-def _fit(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    logits = logits.astype(np.float64)
+def _fit(problem: Problem, logits: NDArray[Any], labels: Tensor) -> float:
+    wide = torch.from_numpy(logits.astype(np.float64))
 
     def loss(log_temperature: float) -> float:
-        warmed = logits / np.exp(log_temperature)
-        if labels.ndim == 2:
-            return float(np.logaddexp(0, np.where(labels == 1, -warmed, warmed)).mean())
-        return float(-log_softmax(warmed, axis=-1)[np.arange(len(labels)), labels].mean())
+        return float(problem.loss(wide / np.exp(log_temperature), labels))
 
     found = minimize_scalar(loss, bounds=(np.log(COLD), np.log(HOT)), method="bounded")
     return float(f"{np.exp(found.x):.4g}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_model", "add_output", "add_policy", "numbers"]
+if TYPE_CHECKING:
+    from offramp.runner import Runner
 
+__all__ = ["add_machine", "add_model", "add_output", "add_policy", "load", "numbers"]
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -14,6 +17,25 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model that a command reads."""
     parser.add_argument("model", metavar="MODEL", help="a model folder, or a name on the Hub")
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """What a model runs on, and how much of a text it reads."""
+    group = parser.add_argument_group("machine")
+    group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (an accelerator where there is one)")
+    group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="what it computes in (float32)")
+    group.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
+    group.add_argument(
+        "--max-length", type=int, metavar="N", help="tokens of a text; the rest is cut (the model's own)"
+    )
+
+
+def load(args: argparse.Namespace, model: str | None = None) -> Runner:
+    """The model of a command, on the machine that its options name."""
+    from offramp.loading import load
+
+    machine = {name: getattr(args, name) for name in ("device", "dtype", "threads", "max_length")}
+    return load(model or args.model, **machine)
 
 
 def add_policy(parser: Options, default: str) -> None:

@@ -54,13 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     leaving.add_argument("--temperature", action="store_true", help="first fit a temperature per exit on a quarter")
     add_data(parser, "The rows are those that training set aside.")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace of those rows to read, or to record there")
+    arguments.add_machine(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate and say what was promised."""
     try:
         from offramp.calibration.risks import Promise
-        from offramp.calibration.run import FILE, Wishes, calibrate
+        from offramp.calibration.run import CalibrationOptions, calibrate, check_folder
+        from offramp.card import EVIDENCE
     except ImportError as err:
         raise BadValue(f"Calibrating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
     named = {name: getattr(args, name) for name in ("of", "risk", "confidence", "test")}
@@ -68,11 +70,12 @@ def run(args: argparse.Namespace) -> int:
     if args.speedup is not None and named:
         raise BadValue(f"--speedup makes no promise; leave --{next(iter(named))} out.")
     promise = Promise(**named, tolerance=args.tolerance)
-    wishes = Wishes(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
-    outcome = calibrate(args.model, given(args), promise, wishes, trace_file=args.trace)
-    print(outcome.sentence)
-    if outcome.policy is None:
+    options = CalibrationOptions(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
+    check_folder(args.model)
+    result = calibrate(arguments.load(args), given(args), promise, options, trace_file=args.trace)
+    print(result.sentence)
+    if result.policy is None:
         print(f"{args.model} is unchanged.")
         return 1
-    print(f"The policy is in {args.model}/config.json, the evidence in {args.model}/{FILE}.")
+    print(f"The policy is in {args.model}/config.json, the evidence in {args.model}/{EVIDENCE}.")
     return 0

@@ -39,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print."""
-    from offramp.compare import compare, draw
+    from offramp.evaluation.compare import compare, draw
 
     names = args.names.split(",") if args.names else None
     compared, results = compare(args.runs, names, args.policy, reference=args.elue_reference, clamp=args.clamp)
     print(tables(compared, args.policy))
     if args.output is not None:
-        from offramp.writing import staged_folder
+        from offramp.files.writing import staged_folder
 
         with staged_folder(args.output, args.overwrite, "comparison.json") as folder:
             draw(folder, compared, results, args.policy)
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def tables(compared: Any, policy: str) -> str:
     """Score at equal cost, cost at equal score, area; ELUE's score where asked for."""
-    from offramp.compare import COSTS, tracks
+    from offramp.evaluation.compare import COSTS, tracks
     from offramp.report.tables import aligned, percent
 
     def layers(value: float | None) -> str:
@@ -87,7 +87,7 @@ def as_json(compared: Any, policy: str) -> str:
     """The same numbers for machines."""
     import json
 
-    from offramp.compare import COSTS, tracks
+    from offramp.evaluation.compare import COSTS, tracks
 
     told = {
         "data": compared.data,

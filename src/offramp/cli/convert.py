@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert and say what was noticed."""
-    from offramp.writing import check_free
+    from offramp.files.writing import check_free
 
     check_free(args.output, args.overwrite)
-    from offramp.convert import Options, convert
+    from offramp.convert import ConvertOptions, convert
 
-    options = Options(args.layers, args.faithful, args.policy or "never")
+    options = ConvertOptions(args.layers, args.faithful, args.policy or "never")
     for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
         print(note)
     print(f"Wrote {args.output}.")

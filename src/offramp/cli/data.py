@@ -6,16 +6,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from offramp.questions import Given
+    from offramp.tasks.rows import DataOptions
 
-__all__ = ["add_data", "given"]
+__all__ = ["add_data", "add_reading", "given"]
 
 OPTIONS = {
     "task": ("T", "a GLUE or ELUE task, such as sst-2 or elue-mrpc (the one the model was trained on)"),
     "data-dir": ("DIR", "the folder of the official GLUE or ELUE download"),
     "dataset": ("NAME", "a data set on the Hub or a folder of one"),
     "dataset-config": ("NAME", "which configuration of the data set"),
-    "file": ("FILE", "a file in place of the split (TSV, CSV, JSON lines, Parquet; plain text has no labels)"),
+    "file": ("FILE", "a file in place of the split (text, TSV, CSV, JSON lines, Parquet; labels if it has some)"),
     "split": ("S", "which split"),
     "text-column": ("NAME", "own data: the text (a column called text or sentence)"),
     "pair-column": ("NAME", "own data: the text's partner"),
@@ -29,11 +29,19 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
     group = parser.add_argument_group("data", f"What is not given is as the model was trained. {split}")
     for name, (metavar, text) in OPTIONS.items():
         group.add_argument(f"--{name}", metavar=metavar, help=text)
+    add_reading(group)
 
 
-def given(args: argparse.Namespace) -> Given:
+def add_reading(group: argparse._ArgumentGroup) -> None:
+    """How a file is read, the same wherever one is."""
+    formats = ["text", "tsv", "csv", "jsonl", "parquet"]
+    group.add_argument("--input-format", choices=formats, help="how FILE is read (by its ending, else text)")
+    group.add_argument("--no-header", action="store_true", help="TSV or CSV without a header; columns are 1, 2, …")
+
+
+def given(args: argparse.Namespace) -> DataOptions:
     """The options as a whole."""
-    from offramp.questions import Given
+    from offramp.tasks.rows import DataOptions
 
-    names = [name.replace("-", "_") for name in OPTIONS]
-    return Given(**{name: getattr(args, name) for name in names})
+    names = [*(name.replace("-", "_") for name in OPTIONS), "input_format", "no_header"]
+    return DataOptions(**{name: getattr(args, name) for name in names})

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data, given
 from offramp.errors import BadInput, BadValue
-from offramp.writing import check_free, writing
+from offramp.files.writing import check_free, writing
 
 EXAMPLES = """\
 examples:
@@ -55,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     result.add_argument(
         "--all-checkpoints", action="store_true", help="every checkpoint in MODEL/checkpoints, each in a folder of OUT"
     )
+    arguments.add_machine(parser)
 
 
 def numbers(written: str) -> tuple[float, ...]:
@@ -70,29 +70,32 @@ def counts(written: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     """Evaluate, print the tables."""
     try:
-        from offramp.evaluate import Wanted
+        from offramp.evaluation.evaluate import EvaluationOptions
     except ImportError as err:
         raise BadValue(f"Evaluating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
-    wanted = Wanted(
+    options = EvaluationOptions(
         tuple(args.policy), args.thresholds, args.patience, args.tolerance, args.elue_length, not args.no_live
     )
     if args.all_checkpoints:
-        return _all_checkpoints(args, wanted)
-    results = _evaluate(args, args.model, args.output, wanted)
+        return _all_checkpoints(args, options)
+    results = _evaluate(args, args.model, args.output, options)
     print(summary(results))
     print(f"\nWrote {args.output}; look at {args.output / 'report.html'}.")
     return 0
 
 
-def _evaluate(args: argparse.Namespace, model: str, output: Path, wanted: Any) -> dict[str, Any]:
-    from offramp.evaluate import evaluate
+def _evaluate(args: argparse.Namespace, model: str, output: Path, options: Any) -> dict[str, Any]:
+    from offramp.evaluation.evaluate import evaluate
+    from offramp.tasks.rows import rows_for
 
-    command = shlex.join(["offramp", *sys.argv[1:]])
-    options = {"trace_file": args.trace, "overwrite": args.overwrite, "command": command}
-    return evaluate(model, given(args), output, wanted, run=Path(args.model), **options)
+    check_free(output, args.overwrite)
+    runner = arguments.load(args, model)
+    data = rows_for(model, runner.config, given(args), "dev", run=Path(args.model))
+    command = shlex.join(["offramp", *args.given])
+    return evaluate(runner, data, output, options, trace_file=args.trace, overwrite=args.overwrite, command=command)
 
 
-def _all_checkpoints(args: argparse.Namespace, wanted: Any) -> int:
+def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     """One run per checkpoint of a training, and a table of all their exits."""
     from offramp.report.tables import checkpoints_table
     from offramp.training.folder import checkpoints
@@ -108,7 +111,7 @@ def _all_checkpoints(args: argparse.Namespace, wanted: Any) -> int:
         args.output.mkdir(exist_ok=True)
     results = {}
     for name, folder in found.items():
-        results[name] = _evaluate(args, str(folder), args.output / name, wanted)
+        results[name] = _evaluate(args, str(folder), args.output / name, options)
     print(checkpoints_table(results))
     print(f"\nWrote a folder for each in {args.output}.")
     return 0

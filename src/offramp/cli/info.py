@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the model, which checks every weight, and describe it."""
+    from offramp.loading import half_precision
     from offramp.model import AdaptiveModel
 
     model = AdaptiveModel.from_pretrained(args.model)
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
             "backbone": sum(value.numel() for value in model.backbone.parameters()),
             "exits": sum(value.numel() for value in model.exits.parameters()),
         },
+        "machine": {"short types": [name for name, there in half_precision().items() if there]},
         "tokenizer": (Path(args.model) / "tokenizer_config.json").is_file() or not Path(args.model).is_dir(),
     }
     print(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
@@ -47,9 +49,11 @@ def describe(config: AdaptiveConfig) -> dict[str, Any]:
         "backbone": config.family.name,
         "layers": config.num_layers,
         "hidden_size": config.hidden_size,
-        "problem": config.problem.value,
+        "problem": config.problem.name,
         "labels": list(config.labels),
         "policy": str(config.exit_policy),
+        "promise": config.calibrated["sentence"] if config.calibrated else None,
+        "max_length": config.max_tokens,
         "exits": config.exits,
         "lte": config.lte,
         "ramp": config.ramp,
@@ -70,6 +74,11 @@ def _written(name: str, facts: dict[str, Any]) -> str:
         f"  policy      {facts['policy']}",
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
+    if facts["promise"]:
+        lines.append(f"  promise     {facts['promise']}")
+    if facts["max_length"]:
+        lines.append(f"  texts       up to {facts['max_length']} tokens; the rest is cut")
+    lines.append(f"  this CPU    {_short_types(facts['machine']['short types'])}")
     if facts["lte"]:
         lines.append("  lte         yes: policy learned can be used")
     if facts["ramp"]:
@@ -80,3 +89,9 @@ def _written(name: str, facts: dict[str, Any]) -> str:
     lines.append("  layer  head    reads")
     lines += [f"  {one['layer']:>5}  {one['head']:<7} {one['pooling']}" for one in facts["exits"]]
     return "\n".join(lines)
+
+
+def _short_types(there: list[str]) -> str:
+    if not there:
+        return "has no instructions for bfloat16 or float16: they would be slower than float32"
+    return f"has instructions for {' and '.join(there)}; --dtype asks for it, and a promise does not carry over"

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, given=given)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         return _fail(str(UnknownName("command", given[0], COMMANDS)))
     args = parser.parse_args(given)
@@ -102,6 +102,10 @@ def _run(args: argparse.Namespace) -> int:
         return _fail(str(err))
     except KeyboardInterrupt:
         return _fail("stopped.", 130)
+    except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
+        if not isinstance(err, MemoryError) and "allocate memory" not in str(err) and "out of memory" not in str(err):
+            raise
+        return _fail(f"There is not enough memory: {str(err).splitlines()[0] if str(err) else 'none is left'}")
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

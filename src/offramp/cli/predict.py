@@ -1,6 +1,6 @@
 """Answer every text of a file: its label, its score, and the layer that it left at.
 
-FILE is plain text (one text per line), TSV, CSV or JSON lines, told by its ending; `-` is standard
+FILE is plain text (one text per line), TSV, CSV, JSON lines or Parquet, told by its ending; `-` is standard
 input. Answers come in the file's order, as JSON lines or as TSV. Files of any length run in bounded
 memory.
 """
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from offramp.cli import arguments
+from offramp.cli.data import add_reading
 from offramp.errors import BadValue
-from offramp.reading import FORMATS, Source, format_of, read_texts
-from offramp.writing import check_free, staged_file, writing
+from offramp.files.reading import Source, format_of, read_texts
+from offramp.files.writing import check_free, staged_file, writing
 
 if TYPE_CHECKING:
     from offramp.prediction import Answer
@@ -39,10 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_model(parser)
     parser.add_argument("file", metavar="FILE", help="the texts; - for standard input")
     reading = parser.add_argument_group("reading")
-    reading.add_argument("--input-format", choices=list(FORMATS), help="how FILE is read (by its ending, else text)")
     reading.add_argument("--text-column", metavar="NAME", help="the text (a column called text or sentence)")
     reading.add_argument("--pair-column", metavar="NAME", help="the text's partner, for models of pairs")
-    reading.add_argument("--no-header", action="store_true", help="TSV or CSV without a header; columns are 1, 2, …")
+    add_reading(reading)
     leaving = parser.add_argument_group("leaving")
     arguments.add_policy(leaving, "the model's own")
     leaving.add_argument(
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     result.add_argument("--task", metavar="T", help="glue and elue: the task, such as mnli or elue-sst-2")
     result.add_argument("--split", metavar="S", help="glue and elue: which test file FILE is (by its name)")
     result.add_argument("--all-scores", action="store_true", help="every label's probability")
+    arguments.add_machine(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,11 +84,8 @@ def run(args: argparse.Namespace) -> int:
     output: Path | None = args.output
     if output is not None:
         check_free(output, args.overwrite)
-
-    from offramp.model import AdaptiveModel
-
-    model = AdaptiveModel.from_pretrained(args.model)
-    answers = model.predict(
+    runner = arguments.load(args)
+    answers = runner.predict(
         texts,
         policy=args.policy,
         threshold=args.threshold,
@@ -95,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         batch_tokens=args.batch_tokens,
     )
     chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
-    labels = model.config.labels if args.all_scores else ()
+    labels = runner.config.labels if args.all_scores else ()
     lines = _as_tsv(answers, labels) if chosen == "tsv" else _as_json(answers, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
@@ -108,14 +106,13 @@ def _submit(args: argparse.Namespace) -> int:
         raise BadValue(f"--format {args.format} needs --task, and --output, a folder for its files.")
     if args.file == "-":
         raise BadValue(f"--format {args.format} reads the official test file; name it instead of -.")
-    from offramp.model import AdaptiveModel
-    from offramp.submissions import submit
+    from offramp.submissions.submit import submit
 
-    model = AdaptiveModel.from_pretrained(args.model)
+    runner = arguments.load(args)
     options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
     options["batch_tokens"] = args.batch_tokens
     place = {"split": args.split, "overwrite": args.overwrite}
-    for file in submit(model, args.format, args.task, Path(args.file), args.output, **place, **options):
+    for file in submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options):
         print(file)
     return 0
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadValue
+from offramp.recipes import RECIPES, options_of
 from offramp.training.settings import Settings, read_settings
 
 EXAMPLES = """\
@@ -26,17 +27,6 @@ examples:
   offramp train --config MODEL/training.yaml --output AGAIN
   offramp train --recipe list
 """
-
-RECIPE_OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "gamma": (float, "share of distillation in an exit's loss (deebert-sd, romebert-*: 0.9)"),
-    "temperature": (float, "of that distillation (3)"),
-    "reduction": (str, "of its KL: elements, as the original, or rows"),
-    "reference": (str, "romebert-sd-gr: whose gradient stays: auto, final, early"),
-}
-FLAGS = {
-    "with_last": "berxit-lte: odd batches train the last exit too",
-    "faithful": "train as the original did, quirks and all",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +44,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         group = groups.setdefault(about["group"], parser.add_argument_group(about["group"]))
         _add(group, one)
-    for name, (kind, text) in RECIPE_OPTIONS.items():
-        groups["recipe"].add_argument(f"--{name}", type=kind, metavar=name[0].upper(), help=text)
-    for name, text in FLAGS.items():
-        groups["recipe"].add_argument(f"--{name.replace('_', '-')}", action="store_true", default=None, help=text)
+    for name, option in recipe_options().items():
+        _add_recipe_option(groups["recipe"], name, *option)
+
+
+def recipe_options() -> dict[str, tuple[Field[Any], list[str]]]:
+    """Every option that a recipe declares, and the recipes that have it."""
+    found: dict[str, tuple[Field[Any], list[str]]] = {}
+    for recipe in RECIPES.values():
+        for name, option in options_of(recipe).items():
+            found.setdefault(name, (option, []))[1].append(recipe.name)
+    return found
+
+
+def _add_recipe_option(group: argparse._ArgumentGroup, name: str, option: Field[Any], recipes: list[str]) -> None:
+    flag, about = f"--{name.replace('_', '-')}", option.metadata["help"].replace("%", "%%")
+    whose = "" if len(recipes) == len(RECIPES) else f"{', '.join(recipes)}: "
+    if option.type == "bool":
+        group.add_argument(flag, action="store_true", default=None, help=whose + about)
+        return
+    kind: Callable[[str], Any] = float if option.type == "float" else str
+    choices = option.metadata["choices"]
+    group.add_argument(
+        flag,
+        type=kind,
+        choices=choices,
+        metavar=None if choices else name[0].upper(),
+        help=f"{whose}{about} ({option.default})",
+    )
 
 
 def _add(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
@@ -115,7 +129,7 @@ def collect(args: argparse.Namespace) -> Settings:
         given = getattr(args, one.name, None)
         if given is not None:
             found[one.name] = given
-    options = {name: getattr(args, name) for name in (*RECIPE_OPTIONS, *FLAGS) if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in recipe_options() if getattr(args, name) is not None}
     if options:
         found["recipe_options"] = dict(found.get("recipe_options") or {}) | options
     for name, what in (("backbone", "BACKBONE, the encoder to train"), ("output", "--output, the folder to write")):
@@ -130,11 +144,9 @@ def collect(args: argparse.Namespace) -> Settings:
 
 
 def _list_recipes() -> int:
-    from offramp.recipes import RECIPES
-
     for name, recipe in RECIPES.items():
         print(f"{name:<20} {recipe.about}" + (f"\n{'':<20} {recipe.paper}" if recipe.paper else ""))
-        own = {one.name: one.default for one in fields(recipe) if one.name != "faithful"}
+        own = {name: option.default for name, option in options_of(recipe).items() if name != "faithful"}
         usual = recipe.published
         print(
             f"{'':<20} epochs {usual.epochs:g}, batch {usual.batch_size}, learning rate {usual.learning_rate:g}, "

@@ -20,14 +20,14 @@ import transformers
 from transformers import PreTrainedTokenizerBase
 
 from offramp.convert import elasticbert, highway, pabee
-from offramp.convert.checkpoint import Checkpoint, Converted, Options, read
+from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions, read
 from offramp.errors import BadModel
-from offramp.loading import loading
+from offramp.files.faults import loading
+from offramp.files.writing import staged_folder
 from offramp.model import AdaptiveModel
 from offramp.registry import Registry
-from offramp.writing import staged_folder
 
-__all__ = ["KINDS", "Options", "convert", "detect", "read"]
+__all__ = ["KINDS", "ConvertOptions", "convert", "detect", "read"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Kind:
 
     name: str
     title: str
-    convert: Callable[[Checkpoint, Options], Converted]
+    convert: Callable[[Checkpoint, ConvertOptions], Converted]
 
 
 KINDS: Registry[Kind] = Registry(
@@ -83,7 +83,7 @@ def convert(
     output: str | Path,
     *,
     kind: str | None = None,
-    options: Options = Options(),  # noqa: B008 -- frozen
+    options: ConvertOptions = ConvertOptions(),  # noqa: B008 -- frozen
     overwrite: bool = False,
 ) -> list[str]:
     """Write a model folder from an original's checkpoint; returns what its reader should know."""
@@ -94,7 +94,7 @@ def convert(
     except KeyError as err:
         raise BadModel(f"{source}: config.json lacks {err}.") from err
     model = _build(checkpoint, converted)
-    model.choose(options.policy)
+    model.config.choose(options.policy)
     notes = [f"Converted from {chosen.title}.", *converted.notes]
     if options.faithful:
         notes.append("Faithful: it does as the original did, also where nobody should want it.")

@@ -16,9 +16,9 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadModel
-from offramp.loading import loading
+from offramp.files.faults import loading
 
-__all__ = ["Checkpoint", "Converted", "Options", "read"]
+__all__ = ["Checkpoint", "ConvertOptions", "Converted", "read"]
 
 # what the old configs hold beyond the model itself
 NOT_THE_MODEL = {
@@ -43,7 +43,7 @@ NOT_THE_MODEL = {
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """What a user may ask of a conversion."""
 
     layers: int | None = None  # ElasticBERT: only the first so many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offramp import policies
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.convert.checkpoint import Checkpoint, Converted, Options
+from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.errors import BadValue
 
 __all__ = ["convert", "is_elasticbert"]
@@ -19,7 +19,7 @@ def is_elasticbert(checkpoint: Checkpoint) -> bool:
     )
 
 
-def convert(checkpoint: Checkpoint, options: Options) -> Converted:
+def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
     """Every output layer becomes an exit with its own pooler; `layers` takes the first so many, statically."""
     built = int(checkpoint.config["num_hidden_layers"])
     depth = built if options.layers is None else options.layers

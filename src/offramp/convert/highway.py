@@ -10,7 +10,7 @@ from torch import Tensor
 
 from offramp import policies
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.convert.checkpoint import Checkpoint, Converted, Options
+from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.errors import BadModel, BadValue
 
 __all__ = ["convert", "is_berxit", "prefix_of"]
@@ -31,7 +31,7 @@ def is_berxit(checkpoint: Checkpoint) -> bool:
     return any(key.startswith("core.") or ".lte_classifier." in key for key in checkpoint.weights)
 
 
-def convert(checkpoint: Checkpoint, options: Options) -> Converted:
+def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
     """Highways become exits with poolers on the first token; the final classifier is the last exit."""
     if options.layers is not None:
         raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offramp import policies
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.convert.checkpoint import Checkpoint, Converted, Options
+from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.errors import BadModel, BadValue
 
 __all__ = ["convert", "prefix_of"]
@@ -19,7 +19,7 @@ def prefix_of(checkpoint: Checkpoint) -> str | None:
     return next((name for name, pooler in POOLERS.items() if f"{pooler}weight" in checkpoint.weights), None)
 
 
-def convert(checkpoint: Checkpoint, options: Options) -> Converted:
+def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
     """Every classifier becomes an exit behind the shared pooler."""
     if options.layers is not None:
         raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")

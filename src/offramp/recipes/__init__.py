@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any
 
-from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.recipes.berxit import Alternating, LearnedExits, SelfDistillation
 from offramp.recipes.joint import ElasticBert, Joint, Mixed, Pabee
@@ -16,7 +15,10 @@ from offramp.recipes.single import Plain, Static
 from offramp.recipes.two_stage import DeeBert, DeeBertSelfDistilled
 from offramp.registry import Registry
 
-__all__ = ["RECIPES", "Published", "Recipe", "Stage", "check", "make"]
+if TYPE_CHECKING:
+    from offramp.config import AdaptiveConfig
+
+__all__ = ["RECIPES", "Published", "Recipe", "Stage", "check", "make", "options_of"]
 
 RECIPES: Registry[type[Recipe]] = Registry(
     "recipe",
@@ -38,23 +40,36 @@ RECIPES: Registry[type[Recipe]] = Registry(
 )
 
 
+def options_of(recipe: type[Recipe]) -> dict[str, Field[Any]]:
+    """A recipe's options by name."""
+    return {one.name: one for one in fields(recipe)}
+
+
 def make(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe with some of its options set; an option that it does not have is refused with those it has."""
-    kind = RECIPES[name]
-    known = [field.name for field in fields(kind)]
+    known = options_of(RECIPES[name])
     for option in options or {}:
         if option not in known:
             raise BadValue(f"Recipe {name} has no option {option}; it has {', '.join(known)}.")
-    return kind(**(options or {}))
+    for option, value in (options or {}).items():
+        if not _fits(known[option], value):
+            raise BadValue(f"Recipe {name}: {option} is {value!r}; it is {WORDS[str(known[option].type)]}.")
+    return RECIPES[name](**(options or {}))
+
+
+WORDS = {"float": "a number", "bool": "true or false", "str": "a word"}
+
+
+def _fits(option: Field[Any], value: Any) -> bool:
+    kinds: dict[str, tuple[type, ...]] = {"float": (float, int), "bool": (bool,), "str": (str,)}
+    return isinstance(value, kinds[str(option.type)]) and (option.type == "bool" or not isinstance(value, bool))
 
 
 def check(recipe: Recipe, config: AdaptiveConfig) -> None:
     """Refuse a recipe that makes no sense for a model."""
-    if config.problem not in recipe.problems:
-        fits = ", ".join(problem.value.replace("_", " ") for problem in recipe.problems)
-        raise BadValue(
-            f"Recipe {recipe.name} does not fit a {config.problem.value.replace('_', ' ')}: it is for {fits}."
-        )
+    if recipe.problems is not None and config.problem.name not in recipe.problems:
+        fits = ", ".join(name.replace("_", " ") for name in recipe.problems)
+        raise BadValue(f"Recipe {recipe.name} does not fit a {config.problem.title}: it is for {fits}.")
     if len(config.exit_specs) == 1 and not recipe.only_last:
         raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add --exits.")
     if recipe.lte and not config.lte:

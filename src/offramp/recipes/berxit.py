@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
+from offramp.recipes.recipe import Recipe, Stage, option
 
-from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import Outcome, early_exits, joint, last_exit, lte, summed_soft_labels
-from offramp.recipes.recipe import Recipe, Stage
-from offramp.stepper import Problem
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from offramp.config import AdaptiveConfig
+    from offramp.recipes.losses import BatchOutputs
 
 __all__ = ["Alternating", "LearnedExits", "SelfDistillation"]
 
@@ -27,7 +28,9 @@ class Alternating(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("alternating", lambda outcome, step: (joint if step % 2 else last_exit)(outcome)),)
+        from offramp.recipes.losses import joint, last_exit
+
+        return (Stage("alternating", lambda batch, step: (joint if step % 2 else last_exit)(batch)),)
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,15 @@ class LearnedExits(Recipe):
     about: ClassVar[str] = "alternating, and a module that learns how likely each exit is wrong (policy learned)"
     lte: ClassVar[bool] = True
 
-    with_last: bool = field(default=False, metadata={"help": "odd batches train the last exit too"})
+    with_last: bool = option(False, "odd batches train the last exit too")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
+        from offramp.recipes.losses import early_exits, joint, last_exit, lte
 
-        def loss(outcome: Outcome, step: int) -> Tensor:
+        def loss(batch: BatchOutputs, step: int) -> Tensor:
             odd = joint if self.with_last else early_exits
-            return (odd if step % 2 else last_exit)(outcome) + lte(outcome)
+            return (odd if step % 2 else last_exit)(batch) + lte(batch)
 
         return (Stage("alternating", loss),)
 
@@ -62,9 +66,11 @@ class SelfDistillation(Recipe):
     name: ClassVar[str] = "self-distillation"
     paper: ClassVar[str] = PAPER
     about: ClassVar[str] = "joint, the last exit's probabilities as labels too"
-    problems: ClassVar[tuple[Problem, ...]] = (Problem.SINGLE_LABEL,)
+    problems: ClassVar[tuple[str, ...] | None] = ("single_label_classification",)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        batch = None if self.faithful else self.published.batch_size
-        return (Stage("joint", lambda outcome, step: joint(outcome) + summed_soft_labels(outcome, batch)),)
+        from offramp.recipes.losses import joint, summed_soft_labels
+
+        size = None if self.faithful else self.published.batch_size
+        return (Stage("joint", lambda batch, step: joint(batch) + summed_soft_labels(batch, size)),)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import by_depth, joint, last_exit
 from offramp.recipes.recipe import Published, Recipe, Stage
+
+if TYPE_CHECKING:
+    from offramp.config import AdaptiveConfig
 
 __all__ = ["ElasticBert", "Joint", "Mixed", "Pabee"]
 
@@ -22,7 +23,9 @@ class Joint(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("joint", lambda outcome, step: joint(outcome)),)
+        from offramp.recipes.losses import joint
+
+        return (Stage("joint", lambda batch, step: joint(batch)),)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Pabee(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("joint", lambda outcome, step: by_depth(outcome)),)
+        from offramp.recipes.losses import by_depth
+
+        return (Stage("joint", lambda batch, step: by_depth(batch)),)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,9 @@ class ElasticBert(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("joint", lambda outcome, step: joint(outcome), equilibrium=True),)
+        from offramp.recipes.losses import joint
+
+        return (Stage("joint", lambda batch, step: joint(batch), equilibrium=True),)
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,9 @@ class Mixed(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """The backbone, then all."""
+        from offramp.recipes.losses import joint, last_exit
+
         return (
-            Stage("backbone", lambda outcome, step: last_exit(outcome), judged_by="last"),
-            Stage("joint", lambda outcome, step: joint(outcome)),
+            Stage("backbone", lambda batch, step: last_exit(batch), judged_by="last"),
+            Stage("joint", lambda batch, step: joint(batch)),
         )

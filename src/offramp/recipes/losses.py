@@ -1,6 +1,6 @@
 """The losses of the recipes: pure functions of what the exits said and what was right.
 
-Every function takes an `Outcome` and gives a scalar. Exits are counted from 1; the last one, L, is the full model.
+Every function takes a `BatchOutputs` and gives a scalar. Exits are counted from 1; the last one, L, is the full model.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.errors import BadValue
-from offramp.exits import exit_loss
-from offramp.stepper import Problem
+from offramp.problems import Problem
 
 __all__ = [
-    "Outcome",
+    "BatchOutputs",
     "by_depth",
-    "check_distillation",
     "distillation",
     "early_exits",
     "joint",
@@ -30,18 +27,8 @@ __all__ = [
 ]
 
 
-def check_distillation(gamma: float, temperature: float, reduction: str) -> None:
-    """Refuse what cannot be meant."""
-    if not 0 <= gamma <= 1:
-        raise BadValue(f"gamma is {gamma}; it is a share from 0 to 1.")
-    if not temperature > 0:
-        raise BadValue(f"temperature is {temperature}; it is above 0.")
-    if reduction not in ("elements", "rows"):
-        raise BadValue(f"reduction is {reduction!r}; say elements or rows.")
-
-
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutputs:
     """One batch: every exit's logits from shallow to deep, the labels, and LTE's estimates where there are some."""
 
     logits: Sequence[Tensor]  # L times (rows, classes)
@@ -53,84 +40,63 @@ class Outcome:
 
     def loss(self, index: int) -> Tensor:
         """One exit's own loss; its index from 0."""
-        return exit_loss(self.logits[index], self.labels, self.problem, self.weights, self.smoothing)
+        return self.problem.loss(self.logits[index], self.labels, self.weights, self.smoothing)
 
 
-def last_exit(outcome: Outcome) -> Tensor:
+def last_exit(batch: BatchOutputs) -> Tensor:
     """The full model's loss alone: the ordinary baseline, and DeeBERT's first stage."""
-    return outcome.loss(-1)
+    return batch.loss(-1)
 
 
-def early_exits(outcome: Outcome) -> Tensor:
+def early_exits(batch: BatchOutputs) -> Tensor:
     """The plain sum of the early exits' losses, without the last: DeeBERT's second stage (arXiv:2004.12993)."""
-    return torch.stack([outcome.loss(index) for index in range(len(outcome.logits) - 1)]).sum()
+    return torch.stack([batch.loss(index) for index in range(len(batch.logits) - 1)]).sum()
 
 
-def joint(outcome: Outcome) -> Tensor:
+def joint(batch: BatchOutputs) -> Tensor:
     """The plain sum of all exits' losses."""
-    return torch.stack([outcome.loss(index) for index in range(len(outcome.logits))]).sum()
+    return torch.stack([batch.loss(index) for index in range(len(batch.logits))]).sum()
 
 
-def by_depth(outcome: Outcome) -> Tensor:
+def by_depth(batch: BatchOutputs) -> Tensor:
     """Σ j · ℓ_j / (L (L + 1) / 2): deeper exits count more (PABEE, arXiv:2006.04152)."""
-    losses = torch.stack([outcome.loss(index) for index in range(len(outcome.logits))])
+    losses = torch.stack([batch.loss(index) for index in range(len(batch.logits))])
     weights = torch.arange(1, len(losses) + 1, device=losses.device, dtype=losses.dtype)
     return (weights * losses).sum() / weights.sum()
 
 
-def soft_labels(outcome: Outcome, temperature: float, reduction: str = "elements") -> Tensor:
-    """Σ_i T² · KL(softmax(z_L / T) ‖ softmax(z_i / T)) over the early exits; the teacher z_L is detached.
+def soft_labels(batch: BatchOutputs, temperature: float, reduction: str = "elements") -> Tensor:
+    """Σ_i of what the last exit's logits, detached, ask of early exit i (RomeBERT, arXiv:2101.09755).
 
-    RomeBERT (arXiv:2101.09755) takes the mean over rows AND classes (`elements`), so that its weight is smaller by
-    the number of classes than that of a KL per row (`rows`). A regression, which the original cannot do, takes the
-    squared distance to the teacher; multi-label the KL of each label's yes or no.
+    `elements` is the original's mean over rows AND classes, so that its weight is smaller by the number of classes
+    than that of a KL per row (`rows`).
     """
-    teacher = outcome.logits[-1].detach()
-    early = outcome.logits[:-1]
-    if outcome.problem is Problem.REGRESSION:
-        return torch.stack([functional.mse_loss(one, teacher) for one in early]).sum()
-    if outcome.problem is Problem.MULTI_LABEL:
-        teacher, early = _yes_or_no(teacher), [_yes_or_no(one) for one in early]
-    target = torch.log_softmax(teacher / temperature, dim=-1)
-    parts = [target.exp() * (target - torch.log_softmax(one / temperature, dim=-1)) for one in early]
-    each = [part.mean() if reduction == "elements" else part.sum(-1).mean() for part in parts]
-    return temperature**2 * torch.stack(each).sum()
+    teacher = batch.logits[-1].detach()
+    per_row = reduction == "rows"
+    each = [batch.problem.imitation(logits, teacher, temperature, per_row) for logits in batch.logits[:-1]]
+    return torch.stack(each).sum()
 
 
-def _yes_or_no(logits: Tensor) -> Tensor:
-    """A label's logit as two classes, each label a row of its own."""
-    flat = logits.reshape(-1)
-    return torch.stack([flat, torch.zeros_like(flat)], dim=-1)
-
-
-def distillation(outcome: Outcome, gamma: float, temperature: float, reduction: str = "elements") -> Tensor:
+def distillation(batch: BatchOutputs, gamma: float, temperature: float, reduction: str = "elements") -> Tensor:
     """(1 − γ) Σ ℓ_i + γ · `soft_labels`: the early exits' part of RomeBERT, and DeeBERT+SD's second stage."""
-    return (1 - gamma) * early_exits(outcome) + gamma * soft_labels(outcome, temperature, reduction)
+    return (1 - gamma) * early_exits(batch) + gamma * soft_labels(batch, temperature, reduction)
 
 
-def summed_soft_labels(outcome: Outcome, batch: int | None = None) -> Tensor:
+def summed_soft_labels(batch: BatchOutputs, size: int | None = None) -> Tensor:
     """BERxiT's distillation: Σ over early exits AND rows of the cross-entropy with the last exit's softmax.
 
-    A sum over rows grows with the batch beside the mean losses; with `batch` it weighs what it would in a batch of that
-    size, whatever the size.
+    A sum over rows grows with the batch beside the mean losses; with `size` it weighs what it would in a batch of
+    that many rows, whatever the batch.
     """
-    target = torch.softmax(outcome.logits[-1].detach(), dim=-1)
-    total = torch.stack([functional.cross_entropy(one, target, reduction="sum") for one in outcome.logits[:-1]]).sum()
-    return total if batch is None else total * (batch / len(target))
+    target = torch.softmax(batch.logits[-1].detach(), dim=-1)
+    total = torch.stack(
+        [functional.cross_entropy(logits, target, reduction="sum") for logits in batch.logits[:-1]]
+    ).sum()
+    return total if size is None else total * (size / len(target))
 
 
-def lte(outcome: Outcome) -> Tensor:
-    """BERxiT's J: the mean over exits and rows of (estimate − target)², gradients into features and all.
-
-    The target is 1 where the exit is wrong, else 0; in a regression |tanh(z − y)|; multi-label: the share of labels
-    that are wrong.
-    """
-    estimates = torch.stack(list(outcome.uncertainty))  # (L, rows)
-    logits = torch.stack([one.detach() for one in outcome.logits])  # (L, rows, classes)
-    if outcome.problem is Problem.REGRESSION:
-        targets = (logits.squeeze(-1) - outcome.labels.to(logits.dtype).view(-1)).tanh().abs()
-    elif outcome.problem is Problem.MULTI_LABEL:
-        targets = ((logits > 0) != outcome.labels.bool()).to(logits.dtype).mean(-1)
-    else:
-        targets = (logits.argmax(-1) != outcome.labels.view(-1)).to(logits.dtype)
-    return ((estimates - targets) ** 2).mean()
+def lte(batch: BatchOutputs) -> Tensor:
+    """BERxiT's J: the mean over exits and rows of (estimate − how wrong the exit is)²; the features learn, too."""
+    estimates = torch.stack(list(batch.uncertainty))  # (L, rows)
+    logits = torch.stack([logits.detach() for logits in batch.logits])  # (L, rows, classes)
+    return ((estimates - batch.problem.mistaken(logits, batch.labels)) ** 2).mean()

@@ -1,22 +1,22 @@
-"""What a recipe is: stages, each with a loss and the parameters that it trains."""
+"""What a recipe is: stages, each with a loss and the parameters that it trains.
+
+Recipes are read for `--help` too, so these files load torch and the losses only when a stage is made.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import Outcome
-from offramp.stepper import Problem
+    from offramp.config import AdaptiveConfig
+    from offramp.recipes.losses import BatchOutputs
 
-__all__ = ["Published", "Recipe", "Stage"]
-
-Loss = Callable[[Outcome, int], Tensor]
-"""A batch's loss; the second argument is the batch's index within its epoch, from 0."""
+__all__ = ["Published", "Recipe", "Stage", "option"]
 
 
 def everything(name: str) -> bool:
@@ -29,12 +29,12 @@ class Stage:
     """One run of the loop with an optimiser and a schedule of its own."""
 
     name: str
-    loss: Loss
+    loss: Callable[[BatchOutputs, int], Tensor]  # of a batch and its index within its epoch, from 0
     trains: Callable[[str], bool] = everything  # by the parameter's name
     freezes: bool = False  # the rest gets no gradient and is in evaluation mode
     equilibrium: bool = False  # ElasticBERT's rescaled gradients
     # RomeBERT's projection: the batch's loss in two parts, the reference first
-    parts: Callable[[Outcome], tuple[Tensor, Tensor]] | None = None
+    parts: Callable[[BatchOutputs], tuple[Tensor, Tensor]] | None = None
     judged_by: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
 
 
@@ -51,6 +51,11 @@ class Published:
     head: str = "pooler"  # on the first token
 
 
+def option(default: Any, about: str, choices: tuple[str, ...] | None = None) -> Any:
+    """A recipe's option: the command line, its help and `--recipe list` are made from this."""
+    return field(default=default, metadata={"help": about, "choices": choices})
+
+
 @dataclass(frozen=True)
 class Recipe(ABC):
     """A way to train exits; a subclass's fields are its options."""
@@ -61,9 +66,9 @@ class Recipe(ABC):
     published: ClassVar[Published] = Published()
     only_last: ClassVar[bool] = False  # the model has no early exits
     lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
-    problems: ClassVar[tuple[Problem, ...]] = tuple(Problem)
+    problems: ClassVar[tuple[str, ...] | None] = None  # the kinds of answer that it is for; None: all
 
-    faithful: bool = field(default=False, metadata={"help": "train as the original did, quirks and all"})
+    faithful: bool = option(False, "train as the original did, quirks and all")
 
     @abstractmethod
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:

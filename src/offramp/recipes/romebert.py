@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-
-from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
-from offramp.recipes.losses import Outcome, check_distillation, distillation, last_exit
-from offramp.recipes.recipe import Recipe, Stage
+from offramp.recipes.distilling import Distilling
+from offramp.recipes.recipe import Stage, option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from offramp.config import AdaptiveConfig
+    from offramp.recipes.losses import BatchOutputs
 
 __all__ = ["RomeBert", "RomeBertProjected"]
 
 FINAL_FIRST = ("mnli", "qqp")  # the tasks whose reference is the last exit's gradient in the original
+REFERENCES = ("auto", "final", "early")
 
 
 @dataclass(frozen=True)
-class RomeBert(Recipe):
+class RomeBert(Distilling):
     """Self-distillation: ℓ_L + Σ (1 − γ) ℓ_i + γ T² KL(last ‖ exit i), all parameters together."""
 
     name: ClassVar[str] = "romebert-sd"
     paper: ClassVar[str] = "RomeBERT, 2021, arXiv:2101.09755"
     about: ClassVar[str] = "all together; the last exit teaches the others"
 
-    gamma: float = field(default=0.9, metadata={"help": "the share of distillation in an exit's loss"})
-    temperature: float = field(default=3.0, metadata={"help": "softens teacher and exits alike"})
-    reduction: str = field(default="elements", metadata={"help": "KL averaged over rows × classes, or over rows"})
-
-    def __post_init__(self) -> None:
-        check_distillation(self.gamma, self.temperature, self.reduction)
-
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
 
-        def loss(outcome: Outcome, step: int) -> Tensor:
-            final, early = self._halves(outcome)
+        def loss(batch: BatchOutputs, step: int) -> Tensor:
+            final, early = self._halves(batch)
             return final + early
 
         return (Stage("joint", loss),)
 
-    def _halves(self, outcome: Outcome) -> tuple[Tensor, Tensor]:
+    def _halves(self, batch: BatchOutputs) -> tuple[Tensor, Tensor]:
         """The last exit's loss, and the early exits'."""
-        return last_exit(outcome), distillation(outcome, self.gamma, self.temperature, self.reduction)
+        from offramp.recipes.losses import last_exit
+
+        return last_exit(batch), self.distillation(batch)
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,11 @@ class RomeBertProjected(RomeBert):
     name: ClassVar[str] = "romebert-sd-gr"
     about: ClassVar[str] = "romebert-sd, conflicting gradients of last and early exits projected"
 
-    reference: str = field(
-        default="auto", metadata={"help": "whose gradient stays: final, early, auto (final for mnli and qqp)"}
-    )
+    reference: str = option("auto", "whose gradient stays; auto: final for mnli and qqp, else early", REFERENCES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reference not in ("auto", "final", "early"):
+        if self.reference not in REFERENCES:
             raise BadValue(f"reference is {self.reference!r}; say auto, final or early.")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
@@ -69,8 +66,8 @@ class RomeBertProjected(RomeBert):
         if reference == "auto":
             reference = "final" if task in FINAL_FIRST else "early"
 
-        def parts(outcome: Outcome) -> tuple[Tensor, Tensor]:
-            final, early = self._halves(outcome)
+        def parts(batch: BatchOutputs) -> tuple[Tensor, Tensor]:
+            final, early = self._halves(batch)
             return (final, early) if reference == "final" else (early, final)
 
         return (Stage(stage.name, stage.loss, parts=parts),)

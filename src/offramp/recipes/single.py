@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import last_exit
 from offramp.recipes.recipe import Published, Recipe, Stage
+
+if TYPE_CHECKING:
+    from offramp.config import AdaptiveConfig
 
 __all__ = ["Plain", "Static"]
 
@@ -23,7 +24,9 @@ class Plain(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""
-        return (Stage("plain", lambda outcome, step: last_exit(outcome), judged_by="last"),)
+        from offramp.recipes.losses import last_exit
+
+        return (Stage("plain", lambda batch, step: last_exit(batch), judged_by="last"),)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from offramp.config import AdaptiveConfig
-from offramp.recipes.losses import check_distillation, distillation, early_exits, last_exit
-from offramp.recipes.recipe import Loss, Published, Recipe, Stage
+from offramp.recipes.distilling import Distilling
+from offramp.recipes.recipe import Published, Recipe, Stage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from offramp.config import AdaptiveConfig
+    from offramp.recipes.losses import BatchOutputs
 
 __all__ = ["DeeBert", "DeeBertSelfDistilled"]
 
@@ -26,22 +31,27 @@ class DeeBert(Recipe):
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """The model, then the exits."""
+        from offramp.recipes.losses import last_exit
+
         last = config.num_layers
 
         def early(name: str) -> bool:
             return is_early(name, last)
 
         return (
-            Stage("backbone", lambda o, _: last_exit(o), lambda name: not early(name), judged_by="last"),
-            Stage("exits", self._second(), early, freezes=not self.faithful),
+            Stage("backbone", lambda batch, _: last_exit(batch), lambda name: not early(name), judged_by="last"),
+            Stage("exits", lambda batch, _: self.second(batch), early, freezes=not self.faithful),
         )
 
-    def _second(self) -> Loss:
-        return lambda outcome, step: early_exits(outcome)
+    def second(self, batch: BatchOutputs) -> Tensor:
+        """The second stage's loss."""
+        from offramp.recipes.losses import early_exits
+
+        return early_exits(batch)
 
 
 @dataclass(frozen=True)
-class DeeBertSelfDistilled(DeeBert):
+class DeeBertSelfDistilled(DeeBert, Distilling):
     """DeeBERT whose early exits also learn from the last one: the baseline of the RomeBERT paper."""
 
     name: ClassVar[str] = "deebert-sd"
@@ -49,15 +59,9 @@ class DeeBertSelfDistilled(DeeBert):
     about: ClassVar[str] = "deebert, the exits taught by the last one as well"
     published: ClassVar[Published] = Published()
 
-    gamma: float = field(default=0.9, metadata={"help": "the share of distillation in an exit's loss"})
-    temperature: float = field(default=3.0, metadata={"help": "softens teacher and exits alike"})
-    reduction: str = field(default="elements", metadata={"help": "KL averaged over rows × classes, or over rows"})
-
-    def __post_init__(self) -> None:
-        check_distillation(self.gamma, self.temperature, self.reduction)
-
-    def _second(self) -> Loss:
-        return lambda outcome, step: distillation(outcome, self.gamma, self.temperature, self.reduction)
+    def second(self, batch: BatchOutputs) -> Tensor:
+        """The second stage's loss."""
+        return self.distillation(batch)
 
 
 def is_early(name: str, last: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, UnknownName
-from offramp.reading import Source, Text, read_rows
+from offramp.files.reading import Source, Text, read_cells
 from offramp.tasks.task import Layout, Rows, Task
 
 __all__ = ["parse_label", "read_split", "unknown_label"]
@@ -58,7 +58,7 @@ def _rows(task: Task, layout: Layout, file: Path) -> Rows:
     labels: list[Any] = []  # class numbers, or values
     short: list[int] = []
     unlabelled: list[int] = []
-    rows = read_rows(Source(str(file), "tsv"))
+    rows = read_cells(Source(str(file), "tsv"))
     header = next(rows, (0, [""]))[1] if layout.has_header else []
     if layout.columns not in (None, len(header)):
         raise BadInput(

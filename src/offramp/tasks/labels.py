@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from offramp.errors import BadInput
-from offramp.stepper import Problem
+from offramp.problems import Problem
 from offramp.tasks.task import Rows, Task
 
 __all__ = ["fit", "in_order_of", "reordered"]
@@ -34,9 +34,8 @@ def fit(model: str, own: Sequence[str], problem: Problem, task: Task) -> tuple[s
             ordered = task.labels
         if ordered is not None:
             return ordered
-    kind = problem.value.replace("_", " ")
     wanted = ", ".join(task.labels or ()) or "numbers"
-    raise BadInput(f"{model} answers with {', '.join(own)} ({kind}), the data hold {wanted}.")
+    raise BadInput(f"{model} answers with {', '.join(own)} ({problem.title}), the data hold {wanted}.")
 
 
 def reordered(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
 from offramp.registry import Registry
-from offramp.stepper import Problem
 
 __all__ = ["METRICS", "Metric", "score"]
 
@@ -24,7 +24,7 @@ class Metric:
 
     name: str
     compute: Callable[[Answers, Answers], float]
-    problems: tuple[Problem, ...] = (Problem.SINGLE_LABEL, Problem.MULTI_LABEL)
+    problems: tuple[Problem, ...] = (SINGLE_LABEL, MULTI_LABEL)
     classes: int | None = None  # where it is for so many alone
     per_row: Callable[[Answers, Answers], NDArray[np.bool_]] | None = None  # where it is the mean of a value per row
 
@@ -60,7 +60,7 @@ def _accuracy(predictions: Answers, labels: Answers) -> float:
     return float(_right(predictions, labels).mean())  # without scikit-learn's checks: curves ask often
 
 
-SINGLE, VALUES = (Problem.SINGLE_LABEL,), (Problem.REGRESSION,)
+SINGLE, VALUES = (SINGLE_LABEL,), (REGRESSION,)
 
 METRICS: Registry[Metric] = Registry(
     "metric",

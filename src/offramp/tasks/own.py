@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offramp.errors import BadInput, BadValue
-from offramp.stepper import Problem
+from offramp.problems import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from offramp.tasks.folder import parse_label, unknown_label
 from offramp.tasks.metrics import METRICS
 from offramp.tasks.table import Table
@@ -18,35 +18,27 @@ __all__ = ["discover", "metrics_of", "rows_of"]
 
 logger = logging.getLogger("offramp")
 
-METRIC = {Problem.SINGLE_LABEL: "acc", Problem.MULTI_LABEL: "f1_micro", Problem.REGRESSION: "corr"}
-BESIDES = {
-    Problem.SINGLE_LABEL: ("acc", "f1_macro"),
-    Problem.MULTI_LABEL: ("f1_micro", "f1_macro"),
-    Problem.REGRESSION: ("corr", "pearson", "spearmanr"),
-}
-
 
 def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> Task:
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     problem = _problem(table, wanted)
-    if problem is Problem.REGRESSION:
+    if problem.is_regression:
         return Task("own", metrics_of(problem, metric, 1), None)
-    several = problem is Problem.MULTI_LABEL
+    several = problem is MULTI_LABEL
     found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
     labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
-    if len(labels) < 2 and problem is Problem.SINGLE_LABEL:
+    if len(labels) < 2 and problem is SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
     return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=several)
 
 
 def metrics_of(problem: Problem, wanted: str | None, classes: int) -> tuple[str, ...]:
     """The metrics of own data, the main one first."""
-    main = METRICS[wanted or METRIC[problem]]
+    main = METRICS[wanted or problem.metric]
     if not main.fits(problem, classes):
         fits = [name for name, metric in METRICS.items() if metric.fits(problem, classes)]
-        kind = problem.value.replace("_", " ")
-        raise BadValue(f"Metric {main.name} does not fit this {kind} of {classes}; {', '.join(fits)} do.")
-    return (main.name, *(name for name in BESIDES[problem] if name != main.name))
+        raise BadValue(f"Metric {main.name} does not fit this {problem.title} of {classes}; {', '.join(fits)} do.")
+    return (main.name, *(name for name in problem.metrics if name != main.name))
 
 
 def rows_of(table: Table, task: Task) -> Rows:
@@ -71,15 +63,14 @@ def rows_of(table: Table, task: Task) -> Rows:
 
 def _problem(table: Table, wanted: str) -> Problem:
     if wanted != "auto":
-        named = {"single-label": Problem.SINGLE_LABEL, "multi-label": Problem.MULTI_LABEL}
-        return named.get(wanted, Problem.REGRESSION)
+        return next(problem for problem in PROBLEMS.values() if problem.short == wanted)
     if any(isinstance(label, list | tuple) for label in table.labels):
-        return Problem.MULTI_LABEL
+        return MULTI_LABEL
     if table.label_names is not None:
-        return Problem.SINGLE_LABEL
+        return SINGLE_LABEL
     values = [parse_label(written, None) for label in table.labels if (written := _written(label))]
     fractions = any(value is not None and value != int(value) for value in values)
-    return Problem.REGRESSION if fractions and None not in values else Problem.SINGLE_LABEL
+    return REGRESSION if fractions and None not in values else SINGLE_LABEL
 
 
 def _number(label: Any, task: Task, named: bool) -> Any:

@@ -49,7 +49,7 @@ def task_rows(where: Where, task: Task, split: str) -> Rows:
 def own_table(where: Where, split: str) -> Table:
     """A split of the user's own data."""
     if split in where.files:
-        return read_table(Path(where.files[split]), where.columns)
+        return read_table(where.files[split], where.columns)
     if where.dataset is not None:
         name = "validation" if split == "dev" else split  # as the Hub calls it
         return read_hub(where.dataset, where.dataset_config, name, where.columns)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, UnknownName
-from offramp.reading import USUAL_COLUMNS, Source, Text, format_of, read_rows
+from offramp.files.reading import USUAL_COLUMNS, Source, Text, format_of, parquet_metadata, read_records, whole
 
-__all__ = ["Columns", "Table", "has_labels", "read_hub", "read_table"]
+__all__ = ["Columns", "Table", "read_hub", "read_table"]
 
 
 @dataclass(frozen=True)
@@ -39,102 +39,47 @@ class Table:
         return f"{self.name}, line {self.lines[row]}"
 
 
-def read_table(file: Path, columns: Columns) -> Table:
-    """A local file, its format told by its ending."""
-    if not file.is_file():
+def read_table(file: str, columns: Columns, kind: str | None = None, has_header: bool = True) -> Table:
+    """A local file; its format is told by its ending unless it is given."""
+    kind = kind or format_of(file)
+    if not Path(file).is_file():
         raise BadInput(f"No file {file}.")
-    if file.suffix.lower() in (".parquet", ".pq"):
-        return _from_dataset(_load(str(file.parent), "parquet", str(file)), str(file), columns)
-    kind = format_of(str(file))
     if kind == "text":
         raise BadInput(f"{file}: expected a .tsv, .csv, .jsonl or .parquet file, told by its ending.")
+    source = Source(file, kind, columns.text, columns.pair, has_header)
     short: list[int] = []
-    table = _collect(str(file), _json(file) if kind == "jsonl" else _cells(file, kind, short), columns)
-    if not short:
-        return table
-    told = f"{file}: {len(short)} rows with too few columns were skipped, the first in line {short[0]}."
-    return replace(table, skipped=(told,))
-
-
-def has_labels(file: Path) -> bool:
-    """Whether a file has a column called label; plain text has no columns."""
-    if not file.is_file():
-        raise BadInput(f"No file {file}.")
-    if file.suffix.lower() in (".parquet", ".pq"):
-        return "label" in _load(str(file.parent), "parquet", str(file)).column_names
-    kind = format_of(str(file))
-    if kind == "text":
-        return False
-    first = next(_json(file), (0, {})) if kind == "jsonl" else next(read_rows(Source(str(file), kind)), (0, [""]))
-    return "label" in first[1]
-
-
-def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
-    """A split of a data set on the Hub, or of a local folder of one."""
-    return _from_dataset(_load(path, config, None, split), f"{path}, split {split}", columns)
-
-
-def _cells(file: Path, kind: str, short: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows by column; the lines of those with too few columns are noted."""
-    rows = read_rows(Source(str(file), kind))
-    header = next(rows, (0, [""]))[1]
-    for line, cells in rows:
-        if cells == [""]:
-            continue
-        if len(cells) < len(header):
-            short.append(line)
-            continue
-        yield line, dict(zip(header, cells, strict=False))
-
-
-def _json(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with file.open("rb") as lines:
-        for number, raw in enumerate(lines, 1):
-            if not raw.strip():
-                continue
-            try:
-                row = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as err:
-                raise BadInput(f"{file}, line {number}: not JSON ({err}).") from err
-            if not isinstance(row, dict):
-                raise BadInput(f"{file}, line {number}: expected an object with a text and a label.")
-            yield number, row
-
-
-def _collect(name: str, rows: Iterator[tuple[int, Mapping[str, Any]]], columns: Columns) -> Table:
     texts: list[Text] = []
     labels: list[Any] = []
     lines: list[int] = []
     chosen: tuple[str, str | None, str] | None = None
-    for line, row in rows:
-        chosen = chosen or _choose(name, columns, list(row))
+    for line, row in read_records(source, short):
+        chosen = chosen or _choose(file, columns, list(row))
         text, pair, label = chosen
-        first = _text(name, line, row, text)
-        texts.append(first if pair is None else (first, _text(name, line, row, pair)))
+        first = _text(source, line, row, text)
+        texts.append(first if pair is None else (first, _text(source, line, row, pair)))
         if label not in row:
-            raise BadInput(f"{name}, line {line}: {UnknownName('column', label, row)}")
+            raise source.at(line, str(UnknownName("column", label, row)))
         labels.append(row[label])
         lines.append(line)
-    if not texts:
-        raise BadInput(f"{name} is empty: there is nothing to learn from.")
-    return Table(name, texts, labels, lines)
+    if chosen is None:
+        raise BadInput(f"{file} is empty: there is nothing to learn from.")
+    skipped = f"{file}: {len(short)} rows with too few columns were skipped, the first in line {(short or [0])[0]}."
+    names = _class_names(source, chosen[2]) if kind == "parquet" else None
+    return Table(file, texts, labels, lines, names, (skipped,) if short else ())
 
 
-def _text(name: str, line: int, row: Mapping[str, Any], column: str) -> str:
+def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
+    """A split of a data set on the Hub, or of a local folder of one."""
+    return _from_dataset(_load(path, config, split), f"{path}, split {split}", columns)
+
+
+def _text(source: Source, line: int, row: Mapping[str, Any], column: str) -> str:
     if column not in row:
-        raise BadInput(f"{name}, line {line}: {UnknownName('column', column, row)}")
+        raise source.at(line, str(UnknownName("column", column, row)))
     text = row[column]
     if not isinstance(text, str):
-        raise BadInput(f"{name}, line {line}: column {column!r} holds {text!r:.40}, expected a text.")
-    return _whole(name, line, text)
-
-
-def _whole(name: str, line: int, text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as err:
-        raise BadInput(f"{name}, line {line}: character {err.start + 1} of the text is half of a pair.") from err
-    return text
+        raise source.at(line, f"column {column!r} holds {text!r:.40}, expected a text.")
+    return whole(source, line, text)
 
 
 def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | None, str]:
@@ -152,18 +97,28 @@ def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | N
     return text, columns.pair, label
 
 
-def _load(path: str, config: str | None, file: str | None, split: str = "train") -> Any:
+def _class_names(source: Source, column: str) -> tuple[str, ...] | None:
+    """The names that a Hugging Face data set's Parquet file gives its classes."""
+    written = parquet_metadata(source).get(b"huggingface")
+    try:
+        feature = json.loads(written or b"{}").get("info", {}).get("features", {}).get(column, {})
+    except (ValueError, AttributeError):
+        return None
+    feature = feature.get("feature", feature) if isinstance(feature, dict) else {}
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _load(path: str, config: str | None, split: str) -> Any:
     try:
         import datasets
     except ImportError as err:
         raise BadInput("Reading this needs the data sets library: pip install 'offramp[train]'.") from err
     datasets.disable_progress_bars()
     try:
-        if file is not None:
-            return datasets.load_dataset("parquet", data_files=file, split="train")
         return datasets.load_dataset(path, config, split=split)
     except Exception as err:  # the library raises many kinds, of which none is a bug of ours
-        where = file or f"data set {path}" + (f" ({config})" if config else "")
+        where = f"data set {path}" + (f" ({config})" if config else "")
         raise BadInput(f"Cannot read {where}, split {split}: {' '.join(str(err).split())[:300]}") from err
 
 

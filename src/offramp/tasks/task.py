@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.reading import Text
-from offramp.stepper import Problem
+from offramp.files.reading import Text
+from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
 
 __all__ = ["Hub", "Layout", "Rows", "Task"]
 
@@ -54,8 +54,8 @@ class Task:
     def problem(self) -> Problem:
         """The kind of answer."""
         if self.labels is None:
-            return Problem.REGRESSION
-        return Problem.MULTI_LABEL if self.multi_label else Problem.SINGLE_LABEL
+            return REGRESSION
+        return MULTI_LABEL if self.multi_label else SINGLE_LABEL
 
     @property
     def num_labels(self) -> int:

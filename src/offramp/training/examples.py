@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from offramp.reading import Text
+from offramp.files.reading import Text
 
 __all__ = ["Examples", "GroupedOrder", "Padder"]
 

@@ -6,17 +6,19 @@ import json
 import logging
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 from offramp.errors import CannotWrite
+from offramp.files.writing import writing
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
-from offramp.writing import writing
 
 __all__ = ["CHECKPOINTS", "check", "checkpoints", "finish", "is_finished", "last_checkpoint", "prepare"]
 
 logger = logging.getLogger("offramp")
 
 CHECKPOINTS, LOGS, PROCESSES = "checkpoints", "logs", "processes"
+ASIDE = "aside"  # in the checkpoints: the name of the folder that the old model was moved to
 OURS = re.compile(  # what runs, models and tokenizers leave in a folder
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
     r"training\.yaml|.*\.safetensors|model\.safetensors\.index\.json|tokenizer.*|vocab\.txt|merges\.txt|.*\.model|"
@@ -56,19 +58,42 @@ def prepare(settings: Settings, resume: bool, processes: int = 1) -> None:
     if _holds_something(folder) and resume:
         return
     with writing(folder):
-        if is_finished(folder):
-            shutil.rmtree(_old(folder), ignore_errors=True)
-            folder.replace(_old(folder))
-            logger.warning("The old model is in %s until the new one is there.", _old(folder))
-        elif folder.exists():
-            shutil.rmtree(folder)
-        (folder / CHECKPOINTS).mkdir(parents=True)
-        (folder / CHECKPOINTS / PROCESSES).write_text(str(processes))
-        write_settings(settings, folder)
+        aside = _put_aside(folder) if is_finished(folder) else None
+        waiting = _aside(folder) if aside is None else aside.name  # a run that did not finish left its note
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            (folder / CHECKPOINTS).mkdir(parents=True)
+            (folder / CHECKPOINTS / PROCESSES).write_text(str(processes))
+            (folder / CHECKPOINTS / ASIDE).write_text(waiting, encoding="utf-8")
+            write_settings(settings, folder)
+        except OSError:
+            if aside is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                aside.replace(folder)
+            raise
 
 
-def _old(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.before")
+def _put_aside(folder: Path) -> Path:
+    """Move a model to a new folder beside it, under a name that nobody has."""
+    aside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.before-", dir=folder.absolute().parent))
+    folder.replace(aside)  # over an empty folder
+    logger.warning("The old model is in %s until the new one is there.", aside)
+    return aside
+
+
+def _aside(folder: Path) -> str:
+    """The name of the folder that a run in this one moved the old model to; empty where there was none."""
+    note = folder / CHECKPOINTS / ASIDE
+    name = note.read_text("utf-8") if note.is_file() else ""
+    return name if name.startswith(f"{folder.name}.before-") and Path(name).name == name else ""
+
+
+def _drop_aside(folder: Path) -> None:
+    """Remove the model that was put aside, and nothing else."""
+    if name := _aside(folder):
+        shutil.rmtree(folder.with_name(name), ignore_errors=True)
+    (folder / CHECKPOINTS / ASIDE).unlink(missing_ok=True)
 
 
 def _holds_something(folder: Path) -> bool:
@@ -78,7 +103,7 @@ def _holds_something(folder: Path) -> bool:
 def _check_same(settings: Settings, folder: Path, processes: int) -> None:
     if not (folder / FILE).is_file():
         raise CannotWrite(f"{folder} holds no run to go on with (no {FILE}); name another folder.")
-    before = settings.changed(**read_settings(folder / FILE))
+    before = settings.changed(**read_settings(folder / FILE)).absolute()
     for name in vars(settings):
         if name not in ANY_RUN and getattr(before, name) != getattr(settings, name):
             old, new = getattr(before, name), getattr(settings, name)
@@ -130,6 +155,6 @@ def finish(new: Path, folder: Path, keep_checkpoints: bool) -> None:
         for logs in (folder / CHECKPOINTS).glob("*/runs"):  # TensorBoard's
             (folder / LOGS).mkdir(exist_ok=True)
             logs.replace(folder / LOGS / logs.parent.name)
+    _drop_aside(folder)
     if not keep_checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    shutil.rmtree(_old(folder), ignore_errors=True)

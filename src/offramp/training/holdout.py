@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadValue
-from offramp.hashes import hashes_of
 from offramp.tasks import Rows
+from offramp.traces.hashes import hashes_of
 
 __all__ = ["FILE", "hold_out", "read_hashes", "write_hashes"]
 

@@ -19,12 +19,14 @@ from transformers import AutoConfig, EarlyStoppingCallback, PrinterCallback, Tra
 from transformers.trainer_callback import ProgressCallback
 
 import offramp
+from offramp import promise
 from offramp.errors import BadValue
-from offramp.hashes import hashes_of
-from offramp.loading import loading
+from offramp.files.faults import loading
+from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
 from offramp.tasks import Task, labels
+from offramp.traces.hashes import hashes_of
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
 from offramp.training.data import Data, read_data, reorder_labels
@@ -33,7 +35,6 @@ from offramp.training.progress import Progress
 from offramp.training.scores import per_exit, scores_of
 from offramp.training.settings import Settings
 from offramp.training.trainer import ExitTrainer, Weighing
-from offramp.writing import writing
 
 __all__ = ["Result", "train"]
 
@@ -64,6 +65,7 @@ class Result:
 
 def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
     """Run one training, from nothing or from its last checkpoint."""
+    settings = settings.absolute()
     output = Path(settings.output)
     # without a GPU several processes meet only if told that they are on the CPU
     processes = PartialState(cpu=on_cpu(settings))
@@ -115,8 +117,9 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         num_layers=settings.num_layers,
         labels=_labels(config, task),
         num_labels=task.num_labels,
-        problem_type=task.problem.value,
+        problem_type=task.problem.name,
         lte=recipe.lte,
+        fresh_head=settings.fresh_head,
     )
 
 
@@ -128,11 +131,13 @@ def _heads(settings: Settings, recipe: Recipe) -> str:
 
 def _again(settings: Settings, task: Task) -> AdaptiveModel:
     """An offramp model goes on with the exits and, where it has names of its own, the labels that it has."""
-    for name, default in (("exits", "all"), ("heads", "auto"), ("pooling", "auto"), ("num_layers", None)):
+    shape = {"exits": "all", "heads": "auto", "pooling": "auto", "num_layers": None, "fresh_head": False}
+    for name, default in shape.items():
         if getattr(settings, name) != default:
             raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
     config = model.config
+    promise.forget(config)
     names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
@@ -154,7 +159,7 @@ class Job:
         self.settings, self.recipe, self.model, self.data = settings, recipe, model, data
         self.output = Path(settings.output)
         self.started = time.time()
-        length = self._max_length()
+        model.config.max_tokens = length = self._max_length()
         tokenizer = model.tokenizer
         self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
         self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
@@ -166,11 +171,13 @@ class Job:
             self.arguments(self.output, stage, 1)
 
     def _max_length(self) -> int:
-        most = self.model.config.family.max_length(self.model.config.backbone)
-        wanted = self.settings.max_length
+        """As asked for, or as the model had it, or as the recipe's authors cut; what the model serves with, too."""
+        config = self.model.config
+        most = config.family.max_length(config.backbone)
+        wanted = self.settings.max_length or config.max_tokens
         if wanted is not None and wanted > most:
             raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
-        return wanted or min(self.recipe.published.max_length, most)
+        return wanted or int(min(self.recipe.published.max_length, most, self.model.tokenizer.model_max_length))
 
     # -- stages ----------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from offramp.tasks import Task
 from offramp.tasks.metrics import score
-from offramp.trace import answers
 
 __all__ = ["per_exit", "scores_of", "table"]
 
 
 def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
     """Every metric of every exit, shallow to deep; logits are (rows, exits, classes)."""
-    return [score(task.metrics, answers(logits[:, place], task.problem), labels) for place in range(logits.shape[1])]
+    answers = [task.problem.answers(logits[:, place]) for place in range(logits.shape[1])]
+    return [score(task.metrics, given, labels) for given in answers]
 
 
 def scores_of(logits: NDArray[Any], labels: NDArray[Any], task: Task, layers: Sequence[int]) -> dict[str, float]:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from offramp.errors import BadValue, CannotWrite
+from offramp.files.writing import writing
 from offramp.training import folder
 from offramp.training.run import Result, train
 from offramp.training.settings import Settings
-from offramp.writing import writing
 
 __all__ = ["summary", "train_seeds"]
 

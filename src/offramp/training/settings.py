@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.files.trained import FILE, PATHS
 
 __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 
-FILE = "training.yaml"
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 LEAST = dict.fromkeys(("batch_size", "eval_batch_size", "accumulation", "max_length", "train_rows"), 1)
 LEAST |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
@@ -53,6 +53,7 @@ class Settings:
     heads: str = option("auto", "model", "linear, pooler, shared, family")
     pooling: str = option("auto", "model", "what a head reads: first (as the published recipes did) or mean")
     num_layers: int | None = option(None, "model", "only the encoder's first layers", metavar="K")
+    fresh_head: bool = option(False, "model", "leave a classifier's own head out and train a new one")
 
     recipe: str = option("joint", "recipe", "how the exits are trained; `--recipe list` tells")
     recipe_options: dict[str, Any] = option({}, "recipe", "options of the recipe", hidden=True)
@@ -104,6 +105,12 @@ class Settings:
         if not 0 <= self.label_smoothing < 1:
             raise BadValue(f"label-smoothing is {self.label_smoothing}; it is from 0 to below 1.")
 
+    def absolute(self) -> Settings:
+        """The same with whole paths, so that training.yaml means the same from every folder."""
+        here = {name: getattr(self, name) for name in ("backbone", "output", *PATHS)}
+        local = {name for name in here if name not in ("backbone", "dataset") or Path(str(here[name])).exists()}
+        return self.changed(**{name: str(Path(here[name]).absolute()) for name in local if here[name] is not None})
+
     def changed(self, **values: Any) -> Settings:
         """The same with other values."""
         return replace(self, **values)
@@ -146,7 +153,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
-    except (yaml.YAMLError, ValueError) as err:
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
         raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())}.") from err
     if not isinstance(found, Mapping):
         raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")

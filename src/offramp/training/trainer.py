@@ -18,12 +18,12 @@ from transformers import Trainer, TrainerCallback, get_scheduler
 
 from offramp.errors import BadValue, CannotWrite
 from offramp.exits import Head
-from offramp.gradients import Projection, project
+from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage
-from offramp.recipes.losses import Outcome
+from offramp.recipes.losses import BatchOutputs
+from offramp.recipes.projection import Projection, project
 from offramp.training.examples import GroupedOrder
-from offramp.writing import writing
 
 __all__ = ["ExitTrainer", "Weighing"]
 
@@ -69,17 +69,16 @@ class ExitTrainer(Trainer):
 
     # -- the loss --------------------------------------------------------------------------------
 
-    def outcome(self, model: nn.Module, inputs: Mapping[str, Any]) -> Outcome:
+    def outputs(self, model: nn.Module, inputs: Mapping[str, Any]) -> BatchOutputs:
         """A pass in training mode: every exit's answer and the labels."""
         batch = {key: value for key, value in inputs.items() if key != "labels"}
-        said = model(**batch).said
-        trained = self.model.trained_exits(said)
+        trained = self.model.trained_exits(model(**batch).said)
         weights = self.weighing.class_weights
-        return Outcome(
-            [one.logits for one in trained],
+        return BatchOutputs(
+            [said.logits for said in trained],
             inputs["labels"],
             self.model.config.problem,
-            [one.uncertainty for one in trained if one.uncertainty is not None],
+            [said.uncertainty for said in trained if said.uncertainty is not None],
             None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
             self.weighing.label_smoothing,
         )
@@ -102,11 +101,11 @@ class ExitTrainer(Trainer):
         share = 1 / self.current_gradient_accumulation_steps
         with self._own_reduction(model):
             with self.compute_loss_context_manager():
-                outcome = self.outcome(model, inputs)
+                outputs = self.outputs(model, inputs)
                 if self.stage.parts is not None:
-                    reference, other = (part * share for part in self.stage.parts(outcome))
+                    reference, other = (part * share for part in self.stage.parts(outputs))
                 else:
-                    loss = self.stage.loss(outcome, self.step_in_epoch()) * share
+                    loss = self.stage.loss(outputs, self.step_in_epoch()) * share
             if self.stage.parts is not None:
                 self._project(reference, other)
                 loss = reference + other

@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from offramp.elue import LENGTH, flops_per_exit
+from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadValue, CannotWrite
-from offramp.grids import parameter
-from offramp.model import AdaptiveModel
+from offramp.evaluation.elue import LENGTH, flops_per_exit
+from offramp.evaluation.grids import parameter
+from offramp.files.writing import check_free, staged_file, writing
 from offramp.policies import Layer, Never, Patience, Policy
 from offramp.prediction import Answer
+from offramp.runner import Runner
+from offramp.submissions.files import elue_files, elue_name, glue_name, write_elue, write_glue
 from offramp.tasks import TASKS, Task
 from offramp.tasks.folder import read_split
 from offramp.tasks.labels import fit
-from offramp.tasks.submission import elue_files, elue_name, glue_name, write_elue, write_glue
-from offramp.writing import check_free, staged_file, writing
+from offramp.traces.operations import count_parameters
 
 __all__ = ["KINDS", "submit"]
 
@@ -26,7 +28,7 @@ KINDS = {"glue": "GLUE's files", "elue": "ELUE's files, the exit layers and the 
 
 
 def submit(
-    model: AdaptiveModel,
+    runner: Runner,
     kind: str,
     task_name: str,
     file: Path,
@@ -48,28 +50,29 @@ def submit(
         raise CannotWrite(f"{folder} is a file; name a folder for the submission.")
     if not folder.exists():
         check_free(folder, overwrite)
-    labels = fit(str(model.name_or_path), model.config.labels, model.config.problem, task)
-    policy = model.choose(options.get("policy"), options.pop("threshold", None))
+    config = runner.config
+    labels = fit(runner.name, config.labels, config.problem, task)
+    policy = config.choose(options.get("policy"), options.pop("threshold", None))
     setting = _setting(policy)
     names = [glue_name(task, split)] if kind == "glue" else elue_files(elue_name(task), setting)
     for name in names:
         if folder.exists():
             check_free(folder / name, overwrite)
-    answers = list(model.predict(rows.texts, **{**options, "policy": policy}))
+    answers = list(runner.predict(rows.texts, **{**options, "policy": policy}))
     with writing(folder):
         folder.mkdir(exist_ok=True)
     if kind == "glue":
-        return [write_glue(folder, names[0], _spelled(answers, model, labels), overwrite=overwrite)]
-    layers = [one.exit_layer for one in answers]
+        return [write_glue(folder, names[0], _spelled(answers, config.labels, labels), overwrite=overwrite)]
+    layers = [answer.exit_layer for answer in answers]
     files = write_elue(
         folder,
         elue_name(task),
-        _spelled(answers, model, labels),
+        _spelled(answers, config.labels, labels),
         None if setting is None else layers,
         setting,
         overwrite=overwrite,
     )
-    return [*files, *_cost(model, layers, files[0], static=setting is None, overwrite=overwrite)]
+    return [*files, *_cost(config, layers, files[0], static=setting is None, overwrite=overwrite)]
 
 
 def _split(task: Task, file: Path) -> str:
@@ -82,10 +85,10 @@ def _split(task: Task, file: Path) -> str:
     return task.test_splits[0]
 
 
-def _spelled(answers: list[Answer], model: AdaptiveModel, labels: tuple[str, ...]) -> list[object]:
+def _spelled(answers: list[Answer], own: tuple[str, ...], labels: tuple[str, ...]) -> list[object]:
     """Labels as the task spells them; values as they are."""
-    names = dict(zip(model.config.labels, labels, strict=True))
-    return [one.score if one.label is None else names[str(one.label)] for one in answers]
+    names = dict(zip(own, labels, strict=True))
+    return [answer.score if answer.label is None else names[str(answer.label)] for answer in answers]
 
 
 def _setting(policy: Policy) -> object:
@@ -95,14 +98,14 @@ def _setting(policy: Policy) -> object:
     return policy.patience if isinstance(policy, Patience) else parameter(policy)
 
 
-def _cost(model: AdaptiveModel, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:
+def _cost(config: AdaptiveConfig, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:
     """The two numbers that ELUE asks for beside a file, where its counter knows the family."""
-    costs = flops_per_exit(model.config, LENGTH, alone=static)
+    costs = flops_per_exit(config, LENGTH, alone=static)
     if costs is None:
         return []
-    at = {point.layer: cost for point, cost in zip(model.stepper.exits, costs, strict=True)}
+    at = {point.layer: cost for point, cost in zip(config.exit_points, costs, strict=True)}
     flops = float(np.mean([at[layer] for layer in layers]))
-    size = sum(value.numel() for value in model.parameters())
+    size = count_parameters(config)
     told = {file.name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
     beside = file.with_suffix(".json")
     with staged_file(beside, overwrite) as out:

@@ -1,33 +1,14 @@
-"""What two of the recipes do to gradients: equilibrium (ElasticBERT) and projection (RomeBERT)."""
+"""RomeBERT's gradient regularisation: of two gradients that conflict, one gives way."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
-__all__ = ["Projection", "project", "scale_gradient"]
-
-
-class _Scale(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return hidden.view_as(hidden)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.factor, None
-
-
-def scale_gradient(hidden: Tensor, factor: float) -> Tensor:
-    """The same values; the gradient that comes back through them is multiplied by `factor`."""
-    scaled: Tensor = _Scale.apply(hidden, factor)  # type: ignore[no-untyped-call]
-    return scaled
+__all__ = ["Projection", "project"]
 
 
 @dataclass(frozen=True)

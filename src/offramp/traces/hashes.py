@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.reading import Text
+from offramp.files.reading import Text
 
 __all__ = ["hash_of", "hashes_of"]
 

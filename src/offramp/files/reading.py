@@ -1,11 +1,11 @@
-"""Texts and pairs out of files: plain text, TSV, CSV, JSON lines, one at a time."""
+"""Texts, pairs and labelled rows out of files: plain text, TSV, CSV, JSON lines, Parquet, one row at a time."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,30 @@ from typing import Any, BinaryIO
 
 from offramp.errors import BadInput, UnknownName
 
-__all__ = ["FORMATS", "Source", "Text", "format_of", "read_rows", "read_texts"]
+__all__ = [
+    "FORMATS",
+    "Source",
+    "Text",
+    "columns_of",
+    "format_of",
+    "parquet_metadata",
+    "read_cells",
+    "read_records",
+    "read_texts",
+    "whole",
+]
 
 FORMATS = {
     "text": "one text per line",
     "tsv": "tab-separated, no quoting",
     "csv": "comma-separated",
     "jsonl": "JSON lines",
+    "parquet": "Parquet",
 }
 ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
 USUAL_COLUMNS = ("text", "sentence")
+EMPTY: dict[str, Any] = {}  # a row of a file without rows
 
 Text = str | tuple[str, str]
 
@@ -63,19 +77,82 @@ def read_texts(source: Source) -> Iterator[Text]:
         raise BadInput(
             f"{source.name} is read as plain text, which has no columns; give --input-format tsv, csv or jsonl."
         )
-    if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
-        raise BadInput(f"No file {source.file}.")
+    check_file(source)
     return _read(source)
 
 
-def read_rows(source: Source) -> Iterator[tuple[int, list[str]]]:
+def check_file(source: Source) -> None:
+    """Refuse a file that is not there, and Parquet from a pipe."""
+    if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
+        raise BadInput(f"No file {source.file}.")
+    if source.file == "-" and source.format == "parquet":
+        raise BadInput("Parquet cannot be read from standard input; name the file.")
+
+
+def columns_of(source: Source) -> list[str] | None:
+    """The names of a file's columns (JSON lines: of its first row); None where rows are bare texts."""
+    check_file(source)
+    if source.format == "text":
+        return None
+    if source.format == "parquet":
+        return [str(name) for name in _parquet(source).schema_arrow.names]
+    if source.format == "jsonl":
+        with _open(source) as file:
+            _, first = next(_objects(source, file), (0, EMPTY))
+        return list(first) if isinstance(first, Mapping) else None
+    header = next(read_cells(source), (0, [""]))[1]
+    return header if source.has_header else [str(column) for column in range(1, len(header) + 1)]
+
+
+def read_records(source: Source, short: list[int] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows by column, each with the line that it starts on; blank lines are passed over.
+
+    Rows with too few columns end the reading, or are left out and their lines noted in `short`.
+    """
+    check_file(source)
+    try:
+        if source.format == "parquet":
+            yield from enumerate(_parquet_rows(source), 1)
+        elif source.format == "jsonl":
+            with _open(source) as file:
+                for line, row in _objects(source, file):
+                    if not isinstance(row, Mapping):
+                        raise source.at(line, "expected an object with a field for each column.")
+                    yield line, row
+        else:
+            yield from _cell_records(source, short)
+    except OSError as err:
+        raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
+
+
+def _cell_records(source: Source, short: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rows = read_cells(source)
+    first = next(rows, None)
+    if first is None:
+        return
+    header = first[1] if source.has_header else [str(column) for column in range(1, len(first[1]) + 1)]
+    if not source.has_header:
+        yield first[0], dict(zip(header, first[1], strict=True))
+    for line, cells in rows:
+        if cells == [""]:
+            continue
+        if len(cells) < len(header):
+            if short is None:
+                raise _too_few(source, line, cells, header)
+            short.append(line)
+            continue
+        yield line, dict(zip(header, cells, strict=False))
+
+
+def read_cells(source: Source) -> Iterator[tuple[int, list[str]]]:
     """The cells of a TSV or CSV file, header and all, each row with the line that it starts on."""
     with _open(source) as file:
         yield from _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
 
 
 def _read(source: Source) -> Iterator[Text]:
-    reader = {"text": _plain, "tsv": _table, "csv": _table, "jsonl": _json}[source.format]
+    readers = {"text": _plain, "tsv": _table, "csv": _table, "jsonl": _json, "parquet": _parquet_texts}
+    reader = readers[source.format]
     found = False
     try:
         with _open(source) as file:
@@ -175,33 +252,73 @@ def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
 
 def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], text: int, pair: int | None) -> Text:
     if len(row) < len(header):
-        mark = "tab" if source.format == "tsv" else "comma"
-        plural = "" if len(row) == 1 else "s"
-        fault = f"{len(row)} column{plural}, expected {len(header)} ({', '.join(header)}). Is a {mark} missing?"
-        raise source.at(line, fault)
+        raise _too_few(source, line, row, header)
     return row[text] if pair is None else (row[text], row[pair])
 
 
-def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
+def _too_few(source: Source, line: int, row: Sequence[str], header: Sequence[str]) -> BadInput:
+    mark = "tab" if source.format == "tsv" else "comma"
+    plural = "" if len(row) == 1 else "s"
+    expected = f"{len(header)} ({', '.join(header)})"
+    return source.at(line, f"{len(row)} column{plural}, expected {expected}. Is a {mark} missing?")
+
+
+def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
+    """What the lines of JSON lines hold."""
     for number, line in _lines(source, file):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            yield number, json.loads(line)
         except json.JSONDecodeError as err:
             raise source.at(number, f"not JSON ({err.msg} at column {err.colno}).") from err
         except (ValueError, RecursionError) as err:  # a number of thousands of digits, endless brackets
             raise source.at(number, f"not JSON that can be read ({err}).") from err
+
+
+def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
+    for number, row in _objects(source, file):
         if isinstance(row, str) and source.text_column is None and source.pair_column is None:
-            yield _whole(source, number, row)
+            yield whole(source, number, row)
             continue
         if not isinstance(row, dict):
             raise source.at(number, "expected an object with a text field.")
-        text = _field(source, number, row, source.text_column)
-        yield text if source.pair_column is None else (text, _field(source, number, row, source.pair_column))
+        yield _text_of(source, number, row)
 
 
-def _field(source: Source, line: int, row: dict[str, Any], name: str | None) -> str:
+def _text_of(source: Source, line: int, row: Mapping[str, Any]) -> Text:
+    text = _field(source, line, row, source.text_column)
+    return text if source.pair_column is None else (text, _field(source, line, row, source.pair_column))
+
+
+def _parquet(source: Source) -> Any:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as err:
+        raise BadInput("Reading Parquet needs pyarrow: pip install pyarrow.") from err
+    try:
+        return ParquetFile(source.file)
+    except ArrowException as err:
+        raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
+
+
+def parquet_metadata(source: Source) -> dict[bytes, bytes]:
+    """What its writer noted about a Parquet file."""
+    return dict(_parquet(source).schema_arrow.metadata or {})
+
+
+def _parquet_rows(source: Source) -> Iterator[Mapping[str, Any]]:
+    for batch in _parquet(source).iter_batches(1024):
+        yield from batch.to_pylist()
+
+
+def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
+    for number, row in enumerate(_parquet_rows(source), 1):
+        yield _text_of(source, number, row)
+
+
+def _field(source: Source, line: int, row: Mapping[str, Any], name: str | None) -> str:
     if name is None:
         name = next((usual for usual in USUAL_COLUMNS if usual in row), None)
         if name is None:
@@ -211,10 +328,11 @@ def _field(source: Source, line: int, row: dict[str, Any], name: str | None) -> 
         raise source.at(line, str(UnknownName("field", name, row)))
     if not isinstance(row[name], str):
         raise source.at(line, f"field {name!r} holds {row[name]!r:.40}, expected a string.")
-    return _whole(source, line, row[name])
+    return whole(source, line, row[name])
 
 
-def _whole(source: Source, line: int, text: str) -> str:
+def whole(source: Source, line: int, text: str) -> str:
+    """A text, unless it cannot be written as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as err:

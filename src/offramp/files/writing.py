@@ -86,11 +86,23 @@ def staged_folder(target: Path, overwrite: bool = False, mark: str = "config.jso
             new = stage / "new"
             new.mkdir()
             yield new
-            if final.exists():
-                final.replace(stage / "old")
-            new.replace(final)
+            _swap(new, final, stage / "old")
         finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            if final.exists() or not (stage / "old").exists():  # else the old one is all that there is
+                shutil.rmtree(stage, ignore_errors=True)
+
+
+def _swap(new: Path, final: Path, old: Path) -> None:
+    """Put the new folder in the old one's place; if that fails, the old one comes back."""
+    if not final.exists():
+        new.replace(final)
+        return
+    final.replace(old)
+    try:
+        new.replace(final)
+    except OSError:
+        old.replace(final)
+        raise
 
 
 def _umask() -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from offramp.files.writing import staged_file
 from offramp.tasks.task import Task
-from offramp.writing import staged_file
 
 __all__ = ["elue_files", "elue_name", "glue_name", "write_elue", "write_glue"]
 

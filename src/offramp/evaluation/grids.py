@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from offramp.errors import BadValue
 from offramp.policies import (
-    NO_LTE,
     POLICIES,
     Confidence,
     Entropy,
@@ -25,35 +24,27 @@ from offramp.policies import (
     Policy,
     Vote,
 )
-from offramp.stepper import ExitPoint, Problem
+from offramp.stepper import Shape
 
-__all__ = ["SIZE", "Shape", "fitting", "grid", "parameter"]
+__all__ = ["SIZE", "fitting", "grid", "parameter"]
 
 SIZE = 200  # points of a curve
 CERTAIN = 9.0  # log-odds beyond which a probability counts as certain
 TOLERANCES = (1e-3, 10.0)  # of a regression, in the units of the answer
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a grid has to know of a model."""
-
-    problem: Problem
-    classes: int
-    exits: tuple[ExitPoint, ...]
-    lte: bool = False
-    faithful: bool = False
-
-
 def fitting(shape: Shape) -> list[str]:
-    """The policies with a number to choose that can serve a model."""
-    if shape.problem is Problem.REGRESSION:
-        names = ["patience"]
-    elif shape.problem is Problem.MULTI_LABEL:
-        names = ["entropy", "confidence", "margin", "patience", "patience-confidence"]
-    else:
-        names = ["entropy", "confidence", "margin", "patience", "patience-confidence", "vote"]
-    return [*names, "learned"] if shape.lte else names
+    """The policies with a number to choose that can serve a model, whatever an original would have allowed."""
+    shape = replace(shape, faithful=False)
+    names = []
+    for kind, make in MAKERS.items():
+        try:
+            for policy in make(shape):
+                policy.check(shape)
+        except BadValue:
+            continue
+        names += [kind.name] if kind is not Layer else []
+    return names
 
 
 def grid(
@@ -63,18 +54,16 @@ def grid(
     kind = POLICIES[name]
     if kind not in MAKERS:
         raise BadValue(f"Policy {name!r} has no number to choose; take one of {', '.join(fitting(shape))}.")
-    if kind is Learned and not shape.lte:
-        raise BadValue(NO_LTE)
     made = MAKERS[kind](shape)
     if patience is not None and kind is Patience:
-        if shape.problem is Problem.REGRESSION:
+        if shape.problem.is_regression:
             raise BadValue("A regression's patience is drawn over the tolerance; leave --patience out.")
-        made = [Patience(one) for one in sorted(patience, reverse=True)]
+        made = [Patience(count) for count in sorted(patience, reverse=True)]
     elif thresholds is not None and kind not in (Patience, Layer):
         rising = kind in (Entropy, PatienceConfidence, Learned)  # a larger threshold lets more leave
-        made = [made[0].with_threshold(float(one)) for one in sorted(thresholds, reverse=not rising)]
+        made = [made[0].with_threshold(float(number)) for number in sorted(thresholds, reverse=not rising)]
     for policy in made:
-        policy.check(shape.problem, shape.exits, shape.faithful)
+        policy.check(shape)
     return list(dict.fromkeys(made))
 
 
@@ -92,13 +81,13 @@ def _log_odds(first: float, last: float, count: int = SIZE - 2) -> list[float]:
 
 
 def _entropies(shape: Shape) -> list[float]:
-    most = math.log(2 if shape.problem is Problem.MULTI_LABEL else max(2, shape.classes))
+    most = math.log(shape.problem.alternatives(shape.classes))
     return [0.0, *(float(f"{most * share:.4g}") for share in _log_odds(-CERTAIN, 5.0)), math.ceil(most * 1000) / 1000]
 
 
 def _probabilities(shape: Shape) -> list[float]:
     """From certain to a guess."""
-    others = 1 if shape.problem is Problem.MULTI_LABEL else max(1, shape.classes - 1)
+    others = shape.problem.alternatives(shape.classes) - 1
     return [1.0, *_log_odds(CERTAIN, -math.log(others))]
 
 
@@ -107,7 +96,7 @@ def _margins() -> list[float]:
 
 
 def _patience(shape: Shape) -> list[Policy]:
-    if shape.problem is Problem.REGRESSION:
+    if shape.problem.is_regression:
         patience = 2 if len(shape.exits) > 4 else 1  # comparisons that a shallow model has room for
         return [Patience(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
     return [Patience(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]
@@ -116,9 +105,7 @@ def _patience(shape: Shape) -> list[Policy]:
 MAKERS: dict[type[Policy], Callable[[Shape], list[Policy]]] = {
     Entropy: lambda shape: [Entropy(one) for one in _entropies(shape)],
     Confidence: lambda shape: [Confidence(one) for one in _probabilities(shape)],
-    Margin: lambda shape: [
-        Margin(one) for one in [1.0, *(float(f"{2 * p - 1:.5g}") for p in _log_odds(CERTAIN, 0.0)), 0.0]
-    ],
+    Margin: lambda shape: [Margin(one) for one in _margins()],
     Patience: _patience,
     PatienceConfidence: lambda shape: [PatienceConfidence(2, one) for one in _entropies(shape)],
     Vote: lambda shape: [Vote(float(count)) for count in range(len(shape.exits), 0, -1)],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,41 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.batching import answering, check_budget, chunks
+from offramp.batching import Text
 from offramp.errors import BadInput
-from offramp.fingerprints import DataPrint, describe
-from offramp.hashes import hashes_of
+from offramp.files.writing import check_free, writing
 from offramp.loop import every_exit
-from offramp.model import AdaptiveModel
-from offramp.reading import Text
-from offramp.stepper import Batch, ExitPoint, Rows, Said, Stepper
-from offramp.trace import FORMAT, Trace, read_trace
-from offramp.writing import check_free, writing
+from offramp.runner import Runner
+from offramp.stepper import ExitPoint
+from offramp.traces.about import DataPrint, describe
+from offramp.traces.hashes import hashes_of
+from offramp.traces.operations import count_operations, count_parameters
+from offramp.traces.reading import FORMAT, read_trace
+from offramp.traces.trace import Trace
 
-__all__ = ["record"]
+__all__ = ["Reference", "record"]
 
 CODES = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "<u8": "U64"}
 
 
+@dataclass(frozen=True)
+class Reference:
+    """Another model's answers to the same rows, which disagreement is to be measured against."""
+
+    answers: NDArray[Any]  # as the problem's answers are: (rows,) or (rows, labels)
+    name: str
+    fingerprint: str
+
+
 def record(
-    model: AdaptiveModel,
+    runner: Runner,
     texts: Iterable[Text],
     labels: NDArray[Any] | None,
     file: Path,
     data_name: str,
     *,
     names: Sequence[str] | None = None,
+    reference: Reference | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> Trace:
@@ -49,37 +59,43 @@ def record(
     check_free(file, overwrite)
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
-        seconds = _pass(model, texts, parts, progress)
-        parts.add("seconds", seconds)
+        data = _pass(runner, texts, parts, progress)
         if labels is not None:
             parts.add("labels", labels)
-        about = describe(model) | {
-            "data": {"name": data_name, "rows": parts.rows, "fingerprint": parts.seen.finish(labels, names)}
-        }
+        about = describe(runner)
+        about["model"]["parameters"] = count_parameters(runner.config)
+        about["data"] = {"name": data_name, "rows": parts.rows, "fingerprint": data.finish(labels, names)}
+        if reference is not None:
+            parts.add("reference", reference.answers)
+            about["reference"] = {"name": reference.name, "fingerprint": reference.fingerprint}
         whole = Path(folder) / "whole"
         parts.join(whole, about)
         whole.replace(file)
     return read_trace(file)
 
 
-def _pass(model: AdaptiveModel, texts: Iterable[Text], parts: Parts, progress: bool | None) -> NDArray[np.float64]:
-    stepper = Timed(model.stepper, model.device)
+def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | None) -> DataPrint:
+    """One chunk after the other; returns the fingerprint of what was read."""
+    stepper, operations, data = runner.stepper, count_operations(runner.config), DataPrint()
     seen = 0
-    for chunk in chunks(model, texts, check_budget(model, None), progress):
-        with answering(model):
-            said = [every_exit(stepper, batch) for batch in chunk.batches()]
-        logits = _stacked([[one.logits for one in exits] for exits in said])[chunk.back]
+    for chunk in runner.chunks(texts, progress=progress):
+        with stepper.answering():
+            batches = [every_exit(stepper, batch) for batch in chunk.batches()]
+        logits = _stacked([[said.logits for said in every] for every in batches])[chunk.back]
         _check_finite(logits, seen, stepper.exits)
         parts.add("logits", logits)
-        if said[0][0].uncertainty is not None:
-            parts.add("uncertainty", _stacked([[one.uncertainty for one in exits] for exits in said])[chunk.back])
-        parts.add("lengths", chunk.ids.lengths)
+        if batches[0][0].uncertainty is not None:
+            parts.add("uncertainty", _stacked([[said.uncertainty for said in every] for every in batches])[chunk.back])
+        lengths = chunk.ids.lengths
+        for name, array in zip(("spent", "heads"), operations.at(lengths), strict=True):
+            parts.add(name, array)
+        parts.add("lengths", lengths)
         parts.add("hashes", hashes_of(chunk.texts))
-        parts.seen.add(chunk.texts)
+        data.add(chunk.texts)
         seen += len(chunk.texts)
     if not seen:
         raise BadInput("There is no text to record.")
-    return np.array([stepper.seconds.get(point.number, 0.0) for point in stepper.exits])
+    return data
 
 
 def _stacked(batches: list[list[Any]]) -> NDArray[np.float32]:
@@ -97,40 +113,6 @@ def _check_finite(logits: NDArray[np.float32], seen: int, exits: tuple[ExitPoint
         )
 
 
-@dataclass
-class Timed:
-    """A stepper that notes how long it takes from exit to exit."""
-
-    stepper: Stepper[Any]
-    device: torch.device
-    seconds: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def exits(self) -> tuple[ExitPoint, ...]:
-        """The stepper's."""
-        return self.stepper.exits
-
-    def embed(self, batch: Batch) -> Any:
-        """Start a batch; its time goes to the first exit."""
-        return self._noted(1, lambda: self.stepper.embed(batch))
-
-    def advance(self, state: Any, point: ExitPoint) -> tuple[Any, Said]:
-        """Run the layers up to an exit and ask it."""
-        return self._noted(point.number, lambda: self.stepper.advance(state, point))
-
-    def keep(self, state: Any, rows: Rows) -> Any:
-        """Go on with these rows."""
-        return self.stepper.keep(state, rows)
-
-    def _noted(self, number: int, work: Any) -> Any:
-        start = time.perf_counter()
-        done = work()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds[number] = self.seconds.get(number, 0.0) + time.perf_counter() - start
-        return done
-
-
 class Parts:
     """Arrays that grow on the disk, to be joined into one safetensors file."""
 
@@ -138,7 +120,6 @@ class Parts:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.codes: dict[str, str] = {}
-        self.seen = DataPrint()
 
     @property
     def rows(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offramp.stepper import Batch, ExitPoint, Rows, Said
+from offramp.stepper import Batch, ExitPoint, Positions, Said
 
 __all__ = ["Replay"]
 
@@ -22,7 +22,7 @@ class Replay:
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
         """The exits that were recorded."""
-        return tuple(ExitPoint(one.exit, one.layer) for one in self.said)
+        return tuple(ExitPoint(said.exit, said.layer) for said in self.said)
 
     def embed(self, batch: Batch) -> Tensor:
         """All recorded rows; the batch is not looked at."""
@@ -31,10 +31,14 @@ class Replay:
 
     def advance(self, state: Tensor, point: ExitPoint) -> tuple[Tensor, Said]:
         """What that exit said about the rows that are left."""
-        one = self.said[point.number - 1]
-        sure = None if one.uncertainty is None else one.uncertainty.index_select(0, state)
-        return state, replace(one, logits=one.logits.index_select(0, state), uncertainty=sure)
+        said = self.said[point.number - 1]
+        uncertainty = None if said.uncertainty is None else said.uncertainty.index_select(0, state)
+        return state, replace(said, logits=said.logits.index_select(0, state), uncertainty=uncertainty)
 
-    def keep(self, state: Tensor, rows: Rows) -> Tensor:
+    def keep(self, state: Tensor, rows: Positions) -> Tensor:
         """Go on with these rows."""
         return state.index_select(0, torch.from_numpy(rows).to(state.device))
+
+    def join(self, states: Sequence[Tensor]) -> Tensor:
+        """Go on with all of them."""
+        return torch.cat(list(states))

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from offramp.backbones import Inside
-from offramp.batching import answering, check_budget, chunks
-from offramp.model import AdaptiveModel
+from offramp.batching import Text
+from offramp.loop import run
 from offramp.policies import Policy
-from offramp.reading import Text
+from offramp.runner import Runner
 from offramp.stepper import Batch
 
 __all__ = ["Race", "race"]
@@ -35,35 +33,25 @@ class Race:
     seconds: list[float]  # of each policy
 
 
-def race(model: AdaptiveModel, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS) -> Race:
+def race(runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS) -> Race:
     """Time every policy and the plain encoder."""
     places = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
     some = [texts[place] for place in places]
-    ways: list[Callable[[Batch], Tensor]] = [partial(plain, model), *(partial(_leave, model, one) for one in policies)]
+    stepper = runner.stepper
+    ways: list[Callable[[Batch], Tensor]] = [stepper.plain, *(partial(_leave, runner, policy) for policy in policies)]
     spent: list[list[float]] = [[] for _ in ways]
     turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
     for turn, way in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
         start = time.perf_counter()
-        for chunk in chunks(model, some, check_budget(model, None), progress=False):
-            with answering(model):
+        for chunk in runner.chunks(some, progress=False):
+            with stepper.answering():
                 for batch in chunk.batches():
                     ways[way](batch).cpu()
         if turn:
             spent[way].append(time.perf_counter() - start)
-    first, *others = (statistics.median(seconds) for seconds in spent)
-    return Race(places, first, others)
+    plain, *others = (statistics.median(seconds) for seconds in spent)
+    return Race(places, plain, others)
 
 
-def _leave(model: AdaptiveModel, policy: Policy, batch: Batch) -> Tensor:
-    return model.answer(batch, policy).logits
-
-
-def plain(model: AdaptiveModel, batch: Batch) -> Tensor:
-    """The family's own forward pass, then the last exit's head: what one would run without offramp."""
-    hidden = model.backbone(**batch)[0]
-    mask = batch["attention_mask"]
-    weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
-    head = model.exits.head(model.config.num_layers)
-    shared = model.exits["shared"] if model.exits.shares_pooler[-1] else None
-    with torch.no_grad():
-        return head(head.features(Inside(hidden, None, weights, None), shared))
+def _leave(runner: Runner, policy: Policy, batch: Batch) -> Tensor:
+    return run(runner.stepper, batch, policy).logits

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.elue import elue_score, read_reference, track
 from offramp.errors import BadInput, BadValue
+from offramp.evaluation.elue import elue_score, read_reference, track
 from offramp.report import figures
 from offramp.report.files import read_results
 

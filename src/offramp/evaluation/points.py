@@ -1,4 +1,4 @@
-"""What a trace tells: every exit's worth, every policy's curve, and the limit of what any policy could reach.
+"""Points and curves: every exit's worth, every policy's, and the limit of what any policy could reach.
 
 Pure functions of a trace; nothing here runs a model.
 """
@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.cost import layer_cost
 from offramp.errors import BadInput, BadValue
-from offramp.flops import Flops
-from offramp.grids import Shape, parameter
-from offramp.intervals import bootstrap, bootstrap_mean, exact_share
-from offramp.model import AdaptiveModel
+from offramp.evaluation.cost import layer_cost
+from offramp.evaluation.grids import parameter
+from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
 from offramp.policies import Layer, Never, Policy
-from offramp.stepper import Problem
 from offramp.tasks.metrics import METRICS, score
-from offramp.trace import Departures, Trace
+from offramp.traces.trace import Replayed, Trace
 
-__all__ = ["Chosen", "Exit", "Judge", "Point", "cheapest", "shape_of", "shape_of_model"]
+__all__ = ["Chosen", "Exit", "Point", "Scorer", "cheapest"]
 
 Array = NDArray[Any]
 Interval = tuple[float, float]
@@ -37,7 +34,9 @@ class Point:
     parameter: float | None
     score: float | None  # the main metric; None without labels
     scores: dict[str, float]
-    agreement: float  # share of rows with the full model's answer (a regression's: within the tolerance)
+    agreement: (
+        float  # share of rows with the full model's (the reference's) answer; a regression's: within the tolerance
+    )
     mean_layers: float
     cost: float  # share of layers run
     saving: float  # share of layers not run
@@ -71,62 +70,46 @@ class Chosen:
     difference_interval: Interval | None  # paired: the same rows for both
 
 
-def shape_of(trace: Trace) -> Shape:
-    """What the grids need."""
-    faithful = bool(trace.about["model"].get("faithful"))
-    return Shape(trace.problem, trace.logits.shape[-1], trace.points, trace.has_lte, faithful)
-
-
-def shape_of_model(model: AdaptiveModel) -> Shape:
-    """The same before there is a trace."""
-    config = model.config
-    return Shape(config.problem, config.num_labels, model.stepper.exits, config.lte, config.faithful)
-
-
 @dataclass(frozen=True)
-class Judge:
-    """A trace with the task's metrics (none without labels), the counted operations and a regression's tolerance."""
+class Scorer:
+    """A trace with the task's metrics (none without labels) and a regression's tolerance."""
 
     trace: Trace
     metrics: tuple[str, ...]
-    flops: Flops
     elue: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # as ELUE counts: passing every exit, and alone
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
             raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
-        if self.trace.problem is Problem.REGRESSION and self.tolerance is None:
-            full = self.trace.full if self.trace.labels is None else self.trace.labels
-            object.__setattr__(self, "tolerance", round(float(np.ptp(full)) / 10, 4))
+        if self.trace.problem.is_regression and self.tolerance is None:
+            values = self.trace.expected if self.trace.labels is None else self.trace.labels
+            object.__setattr__(self, "tolerance", round(float(np.ptp(values)) / 10, 4))
         if self.metrics and self.trace.labels is None:
             raise BadInput("The rows have no labels to score against.")
 
     # -- points ----------------------------------------------------------------------------------
 
     def agrees(self, answers: Array) -> NDArray[np.bool_]:
-        """Which rows have the full model's answer."""
-        if self.trace.problem is Problem.REGRESSION:
-            return np.abs(answers - self.trace.full) <= self.tolerance
-        same = answers == self.trace.full
-        return same.all(-1) if same.ndim > 1 else same
+        """Which rows have the answer that is expected: the full model's, or a reference's."""
+        return ~self.trace.problem.differ(answers, self.trace.expected, self.tolerance)
 
-    def point(self, name: str, number: float | None, left: Departures, alone: bool = False) -> Point:
+    def point(self, name: str, number: float | None, replayed: Replayed, alone: bool = False) -> Point:
         """Score and cost of rows that left somewhere; `alone`: no exit on the way was asked."""
-        layers = layer_cost(left.layer, self.trace.depth)
-        scores = self.scores(left.answers)
+        layers = layer_cost(replayed.layer, self.trace.depth)
+        scores = self.scores(replayed.answers)
         return Point(
             name,
             number,
             scores[self.metrics[0]] if self.metrics else None,
             scores,
-            float(self.agrees(left.answers).mean()),
+            float(self.agrees(replayed.answers).mean()),
             layers.mean_layers,
             layers.layers_run,
             layers.saved,
             layers.speedup,
-            float(self.flops.at(self.trace.lengths, left.exit, alone).mean()),
-            None if self.elue is None else float(self.elue[int(alone)][left.exit - 1].mean()),
+            float(self.trace.spent_at(replayed.exit, alone).mean()),
+            None if self.elue is None else float(self.elue[int(alone)][replayed.exit - 1].mean()),
         )
 
     def scores(self, answers: Array) -> dict[str, float]:
@@ -135,11 +118,11 @@ class Judge:
 
     def curve(self, policies: Iterable[Policy]) -> list[Point]:
         """One point per policy."""
-        return [self.replay(policy, self.trace.leave(policy)) for policy in policies]
+        return [self.point_of(policy, self.trace.replay(policy)) for policy in policies]
 
-    def replay(self, policy: Policy, left: Departures) -> Point:
+    def point_of(self, policy: Policy, replayed: Replayed) -> Point:
         """The point of a policy, from where rows left under it."""
-        return self.point(str(policy), parameter(policy), left, alone=isinstance(policy, Layer | Never))
+        return self.point(str(policy), parameter(policy), replayed, alone=isinstance(policy, Layer | Never))
 
     # -- exits -----------------------------------------------------------------------------------
 
@@ -150,7 +133,7 @@ class Judge:
         for place, point in enumerate(self.trace.points):
             answers = self.trace.answers_of(place)
             agreement = float(self.agrees(answers).mean())
-            cost = float(self.flops.at(self.trace.lengths, np.full(rows, point.number), alone=True).mean())
+            cost = float(self.trace.spent_at(np.full(rows, point.number), alone=True).mean())
             found.append(Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, cost))
         return found
 
@@ -165,15 +148,15 @@ class Judge:
 
     def choose(self, policy: Policy) -> Chosen:
         """The operating point, with intervals."""
-        left = self.trace.leave(policy)
-        point = self.replay(policy, left)
-        agreeing = int(self.agrees(left.answers).sum())
-        counts = np.bincount(left.exit, minlength=len(self.trace.points) + 1)[1:]
-        difference, around = self._difference(left.answers)
+        replayed = self.trace.replay(policy)
+        point = self.point_of(policy, replayed)
+        agreeing = int(self.agrees(replayed.answers).sum())
+        counts = np.bincount(replayed.exit, minlength=len(self.trace.points) + 1)[1:]
+        difference, around = self._difference(replayed.answers)
         return Chosen(
             point,
             tuple(int(count) for count in counts),
-            self.interval(left.answers),
+            self.interval(replayed.answers),
             exact_share(agreeing, len(self.trace)),
             difference,
             around,
@@ -201,18 +184,14 @@ class Judge:
         if labels is None:
             return []
         every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
-        if self.trace.problem is Problem.REGRESSION:
-            wrong = np.abs(every - labels)
-        else:
-            wrong = (every != labels).astype(np.float64)
-            wrong = wrong.any(-1) * 1.0 if wrong.ndim > 2 else wrong
+        far = self.trace.problem.distance(every, labels)  # (exits, rows)
         rows, layers = np.arange(len(self.trace)), np.array([point.layer for point in self.trace.points])
-        found = []
+        points = []
         for k in range(1, len(layers) + 1):
-            place = wrong[:k].argmin(0)  # the first of the best
-            left = Departures(place + 1, layers[place], every[place, rows])
-            found.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), left))
-        return found
+            place = far[:k].argmin(0)  # the first of the best
+            leaving = Replayed(place + 1, layers[place], every[place, rows])
+            points.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), leaving))
+        return points
 
 
 def cheapest(points: Sequence[Point], disagreement: float) -> Point:

@@ -1,0 +1,1 @@
+"""Points and curves from traces: scores, costs, intervals, seconds, comparisons."""

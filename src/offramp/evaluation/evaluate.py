@@ -1,0 +1,194 @@
+"""`evaluate(runner, data)`: a trace, its curves, a few points run live, and a folder with everything in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import BadValue
+from offramp.evaluation.elue import LENGTH, flops_per_exit, track
+from offramp.evaluation.grids import fitting, grid
+from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
+from offramp.evaluation.timing import race
+from offramp.files.writing import staged_folder
+from offramp.policies import Never, Policy, parse
+from offramp.report import figures
+from offramp.report.extremes import extremes
+from offramp.report.files import RESULTS, write_files
+from offramp.report.page import render
+from offramp.runner import Runner
+from offramp.tasks.rows import TaskRows
+from offramp.traces.about import check_trace, of_data
+from offramp.traces.reading import read_trace
+from offramp.traces.recording import record
+from offramp.traces.trace import Trace
+
+__all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
+
+TRACE = "trace.safetensors"
+USUAL = 0.02  # answers that may differ, where nobody chose a policy
+LONGEST = 1_000_000  # tokens that a text may be padded to in ELUE's count
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What a user may ask of an evaluation."""
+
+    policies: tuple[str, ...] = ()  # names; or one with its numbers, which is then the chosen one
+    thresholds: tuple[float, ...] | None = None
+    patience: tuple[int, ...] | None = None
+    tolerance: float | None = None  # of a regression: how far apart two values still agree
+    elue_length: int = LENGTH
+    live: bool = True
+
+
+def evaluate(
+    runner: Runner,
+    data: TaskRows,
+    output: Path,
+    options: EvaluationOptions,
+    *,
+    trace_file: Path | None = None,
+    overwrite: bool = False,
+    command: str = "",
+) -> dict[str, Any]:
+    """Evaluate a model on labelled rows (or on texts alone: then against its own full answers)."""
+    plan = planned(runner, options)
+    with staged_folder(output, overwrite, RESULTS) as folder:
+        trace = obtain_trace(runner, data, trace_file or folder / TRACE)
+        passing = flops_per_exit(runner.config, options.elue_length)
+        alone = flops_per_exit(runner.config, options.elue_length, alone=True)
+        elue = None if passing is None or alone is None else (passing, alone)
+        scorer = Scorer(trace, data.metrics, elue, options.tolerance)
+        results = scored(scorer, runner, data, plan, options)
+        results |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
+        write_files(folder, results)
+        draw(folder, results)
+        (folder / "report.html").write_text(render(results), encoding="utf-8")
+    return results
+
+
+def obtain_trace(runner: Runner, data: TaskRows, file: Path) -> Trace:
+    """Read the trace, if it is there and of this model and these rows; else record it there."""
+    texts, labels, names = data.rows.texts, data.labels, data.task.labels
+    if file.exists():
+        trace = read_trace(file)
+        check_trace(trace, file, runner, of_data(texts, labels, names))
+        return trace
+    return record(runner, texts, labels, file, data.name, names=names)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which policies are drawn, and which one is the operating point (none: the cheapest that hardly differs)."""
+
+    grids: dict[str, list[Policy]]
+    chosen: Policy | None
+
+
+def planned(runner: Runner, options: EvaluationOptions) -> Plan:
+    """The options as policies; whatever is wrong with them is said before the model runs."""
+    shape = runner.config.shape
+    if options.tolerance is not None and not shape.problem.is_regression:
+        raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
+    if not 1 <= options.elue_length <= LONGEST:
+        raise BadValue(f"elue-length is {options.elue_length}; it is from 1 to {LONGEST:,}.")
+    given, names = _given(options.policies, fitting(shape))
+    if options.thresholds is not None and not options.policies:
+        raise BadValue("Thresholds mean something else in each policy; name one with --policy.")
+    if options.patience is not None and "patience" not in names:
+        raise BadValue("--patience is for the policy patience, which is not drawn; add --policy patience.")
+    grids = {name: grid(name, shape, thresholds=options.thresholds, patience=options.patience) for name in names}
+    chosen = given or _own_policy(runner)
+    return Plan(grids, None if chosen is None else runner.config.choose(chosen))
+
+
+def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: EvaluationOptions) -> dict[str, Any]:
+    """Everything that a report tells, as plain values."""
+    trace, config = scorer.trace, runner.config
+    lines = {name: scorer.curve(policies) for name, policies in plan.grids.items()}
+    policy = plan.chosen or parse(cheapest(next(iter(lines.values())), USUAL).policy)
+    chosen = scorer.choose(policy)
+    about = {key: trace.about[key] for key in ("offramp", "model", "data", "machine")}
+    about["model"] = about["model"] | {"policy": str(config.exit_policy), "name": runner.name}
+    about["data"] = about["data"] | {"metrics": list(data.metrics)}
+    results = about | {
+        "exits": [asdict(exit_) for exit_ in scorer.exits()],
+        "policies": {name: [asdict(point) for point in points] for name, points in lines.items()},
+        "static": [asdict(point) for point in scorer.curve(grid("layer", trace.shape))],
+        "oracle": [asdict(point) for point in scorer.oracle()] or None,
+        "chosen": flat(chosen),
+        "picked_here": plan.chosen is None,
+        "tolerance": scorer.tolerance,
+        "elue": {"length": options.elue_length, "track": track(trace.about["model"]["parameters"])},
+        "examples": extremes(trace, data, policy),
+        "calibration": config.calibrated if policy == config.exit_policy else None,
+    }
+    if options.live:
+        results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))])
+        seconds = {point["policy"]: point["seconds"] for point in results["live"]}
+        for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
+            point["seconds"] = seconds.get(point["policy"])
+    return results
+
+
+def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:
+    """The chosen policy, where one is written with numbers, and the names of the curves."""
+    chosen = [policy for policy in written if ":" in policy]
+    if len(chosen) > 1:
+        raise BadValue(f"One policy can be chosen, not {len(chosen)} ({', '.join(chosen)}); name the others alone.")
+    names = [policy.split(":")[0] for policy in written] or known
+    return (parse(chosen[0]) if chosen else None), list(dict.fromkeys(names))
+
+
+def _own_policy(runner: Runner) -> Policy | None:
+    policy = runner.config.exit_policy
+    return None if isinstance(policy, Never) else policy
+
+
+def flat(chosen: Chosen) -> dict[str, Any]:
+    """The chosen point and its intervals in one."""
+    return asdict(chosen.point) | {key: value for key, value in asdict(chosen).items() if key != "point"}
+
+
+def live(runner: Runner, data: TaskRows, trace: Trace, points: list[Point]) -> dict[str, Any]:
+    """Seconds of some points and of the plain model; layers beside them are of the same rows."""
+    by_policy = {point.policy: point for point in points}
+    policies = [parse(policy) for policy in by_policy]
+    timing = race(runner, data.rows.texts, policies)
+    timed = []
+    for point, policy, seconds in zip(by_policy.values(), policies, timing.seconds, strict=True):
+        layers = float(trace.replay(policy).layer[timing.places].mean())
+        there = {"mean_layers": layers, "speedup": trace.depth / layers, "cost": layers / trace.depth}
+        there["saving"] = 1 - there["cost"]
+        timed.append(asdict(point) | there | {"seconds": seconds, "measured_speedup": timing.plain / seconds})
+    return {"live": timed, "plain_seconds": timing.plain, "live_rows": len(timing.places)}
+
+
+def _along(line: list[Point]) -> list[Point]:
+    """Two points that cut a curve's range of costs into thirds."""
+    if not line:
+        return []
+    low, high = (most(point.mean_layers for point in line) for most in (min, max))
+    costs = (low + (high - low) / 3, low + 2 * (high - low) / 3)
+    return [min(line, key=lambda point: abs(point.mean_layers - cost)) for cost in costs]
+
+
+def draw(folder: Path, results: dict[str, Any]) -> None:
+    """The curve and the histogram."""
+    metrics = results["data"]["metrics"]
+    figures.curves(
+        folder,
+        list(results["policies"].items()),
+        metrics[0] if metrics else None,
+        title=f"{Path(results['model']['name']).name}, {results['data']['name']}",
+        exits=[("one exit for all", results["static"])],
+        oracle=("oracle", results["oracle"]) if results["oracle"] else None,
+        chosen=results["chosen"],
+    )
+    layers = [exit_["layer"] for exit_ in results["exits"]]
+    figures.histogram(folder, layers, results["chosen"]["exits"], results["chosen"]["policy"])

@@ -1,0 +1,84 @@
+"""Turn what the libraries raise while a model is read into one line that its reader can act on.
+
+Only faults of the files are turned: what our own code raises is our bug, and what the machine lacks (memory) is said
+as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from offramp.errors import BadModel, OfframpError
+
+__all__ = ["loading"]
+
+OURS = str(Path(__file__).parent.parent)
+
+
+@contextmanager
+def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]:
+    """Name the folder and the fault when a model, a config or a tokenizer cannot be read."""
+    path = Path(name)
+    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or str(name).startswith((".", "~"))):
+        raise BadModel(f"No folder {name}.")  # it cannot be a name on the Hub, so do not ask there
+    try:
+        yield
+    except BadModel as err:
+        if str(name) in str(err):
+            raise
+        raise BadModel(f"{name}: {err}") from err
+    except OfframpError:
+        raise
+    except SafetensorError as err:
+        raise BadModel(
+            f"{name}: model.safetensors is truncated or corrupt ({_line(err)}); copy or save it again."
+        ) from err
+    except pickle.UnpicklingError as err:
+        raise BadModel(
+            f"{name}: the .bin file holds more than plain tensors; it was not executed. "
+            "Save the state dict alone, best as safetensors."
+        ) from err
+    except (zipfile.BadZipFile, EOFError, json.JSONDecodeError) as err:
+        raise BadModel(f"{name}: a file is truncated or corrupt ({_line(err)}); copy or save it again.") from err
+    except OSError as err:
+        raise BadModel(_explain(str(name), what, err)) from err
+    except Exception as err:  # the libraries raise many kinds for one broken file
+        if _is_a_bug(err) or _is_memory(err):
+            raise
+        raise BadModel(_explain(str(name), what, err)) from err
+
+
+def _is_a_bug(err: Exception) -> bool:
+    """Whether the error was raised by a line of our own, not by a library that read what the files hold."""
+    frame = err.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_code.co_filename.startswith(OURS)
+
+
+def _is_memory(err: Exception) -> bool:
+    return isinstance(err, MemoryError) or "allocate memory" in str(err) or "out of memory" in str(err).lower()
+
+
+def _explain(name: str, what: str, err: Exception) -> str:
+    folder = Path(name)
+    if folder.is_file():
+        return f"{name} is a file; a model is a folder with config.json and model.safetensors."
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        return f"{name} is not a model folder: it has no config.json."
+    if not folder.exists() and isinstance(err, OSError):
+        return f"No model {name}: no such folder, and the Hub gave none of that name ({_line(err)})."
+    return f"{name} cannot be read as a {what}: {_line(err)}"
+
+
+def _line(err: Exception) -> str:
+    text = " ".join(str(err).split()) or type(err).__name__
+    return text if len(text) <= 240 else text[:237] + "..."

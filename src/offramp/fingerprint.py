@@ -1,0 +1,66 @@
+"""What a model's answers depend on, as 32 letters: a trace and a promise are about this and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from offramp.config import AdaptiveConfig
+
+__all__ = ["of_model", "of_weights"]
+
+# what the exits' answers do not depend on; the maximum length comes in by itself
+NOT_THE_MODEL = (
+    "_name_or_path",
+    "architectures",
+    "calibrated",
+    "dtype",
+    "max_tokens",
+    "notes",
+    "policy",
+    "transformers_version",
+)
+
+
+def of_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """Names and bytes, in the order of the names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(weights):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def of_model(
+    config: AdaptiveConfig, tokenizer: PreTrainedTokenizerBase, weights: str, limit: int, backend: str, dtype: str
+) -> str:
+    """Weights, exits, labels, tokenizer, maximum length, backend, precision; not the policy.
+
+    So calibrating, which writes a policy, does not orphan its own trace.
+    """
+    parts = [_without(config.to_dict()), _rules(tokenizer), weights, limit, backend, dtype]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def _without(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config and those nested in it without what does not matter."""
+    return {
+        key: _without(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if key not in NOT_THE_MODEL
+    }
+
+
+def _rules(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """What turns a text into tokens, without the padding and truncation of the last call."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = dict(tokenizer.get_vocab()) if backend is None else json.loads(backend.to_str())
+    for passing in ("padding", "truncation"):
+        rules.pop(passing, None)
+    return rules

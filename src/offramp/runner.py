@@ -1,0 +1,160 @@
+"""A model that is ready to answer: what predicting, recording, timing, evaluating and calibrating take.
+
+It knows no torch module: a backend gives it a stepper, and everything above the loop is the same on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from offramp import fingerprint
+from offramp.batching import Chunk, Text, Tokens, chunks, padded_tokens
+from offramp.config import AdaptiveConfig
+from offramp.errors import BadInput, BadValue
+from offramp.loop import run, within_budget
+from offramp.policies import Policy
+from offramp.prediction import Answer, Answers
+from offramp.stepper import Batch, Stepper
+from offramp.thresholds import Threshold
+
+__all__ = ["Backend", "Runner"]
+
+
+class Backend(Stepper[Any], Protocol):
+    """A stepper that can say what it is and run the plain model, too."""
+
+    @property
+    def backend(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, such as float32."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        ...
+
+    def weights(self) -> str:
+        """The fingerprint of the weights."""
+        ...
+
+    def answering(self) -> AbstractContextManager[None]:
+        """While it answers: no dropout, no gradients."""
+        ...
+
+    def plain(self, batch: Batch) -> Tensor:
+        """The full model's logits, as one would run it without offramp."""
+        ...
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A config, a tokenizer and a stepper; `offramp.load` makes one, `AdaptiveModel.runner` too."""
+
+    name: str
+    config: AdaptiveConfig
+    tokenizer: PreTrainedTokenizerBase
+    stepper: Backend
+    max_length: int | None = None  # in place of the model's own
+
+    def __post_init__(self) -> None:
+        longest = self.config.family.max_length(self.config.backbone)
+        wanted = self.max_length or self.config.max_tokens or 1
+        if not 1 <= wanted <= longest:
+            raise BadValue(f"The maximum length is {wanted} tokens; the backbone has positions for 1 to {longest}.")
+
+    @property
+    def backend(self) -> str:
+        """What runs it."""
+        return self.stepper.backend
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in."""
+        return self.stepper.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.stepper.device
+
+    @property
+    def limit(self) -> int:
+        """The longest text in tokens; the rest is cut off. Asked for, or the model's own, or all that fits."""
+        longest = self.config.family.max_length(self.config.backbone)
+        fits = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
+        return self.max_length or self.config.max_tokens or fits
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that the exits' answers depend on."""
+        weights = self.stepper.weights()
+        return fingerprint.of_model(self.config, self.tokenizer, weights, self.limit, self.backend, self.dtype)
+
+    # -- answering -------------------------------------------------------------------------------
+
+    def chunks(
+        self, texts: Iterable[Text], batch_tokens: int | None = None, progress: bool | None = None
+    ) -> Iterator[Chunk]:
+        """A stream's texts as chunks of batches on this device."""
+        if isinstance(texts, str):
+            raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+        budget = padded_tokens(batch_tokens, self.device)
+        return chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress)
+
+    def stream(
+        self,
+        texts: Iterable[Text],
+        *,
+        policy: str | Policy | None = None,
+        threshold: Threshold | None = None,
+        max_layers: int | None = None,
+        batch_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Iterator[Answers]:
+        """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here."""
+        chosen = self.config.choose(policy, threshold)
+        within_budget(self.stepper.exits, max_layers)
+        found = self.chunks(texts, batch_tokens, progress)
+        return (self._answer(chunk, chosen, max_layers) for chunk in found)
+
+    def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
+        """All answers at once, as arrays; options are those of `stream`."""
+        return Answers.joined(list(self.stream(texts, **options)), self.config.num_labels)
+
+    def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:
+        """One answer after the other, in the texts' order; options are those of `stream`."""
+        found = self.stream(texts, **options)
+        problem, labels = self.config.problem, self.config.labels
+        return (answer for answers in found for answer in answers.written(problem, labels))
+
+    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers:
+        with self.stepper.answering():
+            batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
+            logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
+            places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
+        _check_finite(logits, chunk)
+        exits, layers = places[chunk.back].T
+        return Answers(logits[chunk.back], exits, layers)
+
+
+def _check_finite(logits: Any, chunk: Chunk) -> None:
+    if not np.isfinite(logits).all():
+        row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[chunk.back])[0])
+        raise BadInput(
+            f"Text {chunk.first + row + 1} is answered with NaN or infinity; "
+            "the model is damaged, or its dtype too small."
+        )

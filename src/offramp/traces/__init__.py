@@ -1,0 +1,1 @@
+"""What every exit said about every row of a data set: recorded, read, replayed."""

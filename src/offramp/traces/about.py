@@ -1,0 +1,103 @@
+"""Which model, which data, which machine: so that a trace is never read as another's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import offramp
+from offramp.batching import Text
+from offramp.errors import BadInput
+from offramp.runner import Runner
+from offramp.traces.trace import Trace
+
+__all__ = ["DataPrint", "check_trace", "cpu_name", "describe", "of_data"]
+
+
+class DataPrint:
+    """The fingerprint of rows that come in parts: their texts to the letter, their labels by name."""
+
+    def __init__(self) -> None:
+        self.hashed = hashlib.blake2b(digest_size=16)
+
+    def add(self, texts: Iterable[Text]) -> None:
+        """More texts, in order."""
+        for text in texts:
+            self.hashed.update(json.dumps(text).encode())
+
+    def finish(self, labels: NDArray[Any] | None, names: Sequence[str] | None) -> str:
+        """With the labels; models that number their classes differently see the same data."""
+        if labels is not None:
+            values = np.asarray(labels)
+            if names is not None:
+                order = np.argsort(names)
+                values = values[:, order] if values.ndim == 2 else np.argsort(order)[values]
+            self.hashed.update(np.ascontiguousarray(values).tobytes())
+        return self.hashed.hexdigest()
+
+
+def of_data(texts: Iterable[Text], labels: NDArray[Any] | None, names: Sequence[str] | None) -> str:
+    """The same for the same texts and labels in the same order; `names` are the classes'."""
+    data = DataPrint()
+    data.add(texts)
+    return data.finish(labels, names)
+
+
+def describe(runner: Runner) -> dict[str, Any]:
+    """The model and the machine, as a trace's header tells them."""
+    config = runner.config
+    return {
+        "offramp": offramp.__version__,
+        "model": {
+            "name": runner.name,
+            "fingerprint": runner.fingerprint,
+            "family": config.family.name,
+            "depth": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "layers": [point.layer for point in config.exit_points],
+            "labels": list(config.labels),
+            "problem": config.problem.name,
+            "faithful": config.faithful,
+            "max_length": runner.limit,
+        },
+        "machine": {
+            "backend": runner.backend,
+            "dtype": runner.dtype,
+            "device": runner.device.type,
+            "threads": torch.get_num_threads(),
+            "cpu": cpu_name(),
+        },
+    }
+
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str) -> None:
+    """Refuse a trace of another model, other data or another backend."""
+    now, there = describe(runner), trace.about
+    for key in ("backend", "dtype"):
+        if there["machine"][key] != now["machine"][key]:
+            raise BadInput(f"{file} was recorded with {key} {there['machine'][key]}, not {now['machine'][key]}.")
+    if there["model"]["max_length"] != now["model"]["max_length"]:
+        lengths = f"{there['model']['max_length']} tokens, not {now['model']['max_length']}"
+        raise BadInput(f"{file} was recorded with texts of at most {lengths}; record it again.")
+    if there["model"]["fingerprint"] != now["model"]["fingerprint"]:
+        raise BadInput(f"{file} is a trace of another model ({there['model']['name']}); record it again.")
+    if there["data"]["fingerprint"] != data_fingerprint:
+        raise BadInput(f"{file} is a trace of other data ({there['data']['name']}); record it again.")

@@ -1,0 +1,105 @@
+"""Open a trace; whatever is wrong with the file is said here, once, before anybody computes with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from offramp.errors import BadInput
+from offramp.problems import PROBLEMS
+from offramp.traces.trace import PER_ROW, Trace
+
+__all__ = ["FORMAT", "read_trace"]
+
+FORMAT = "offramp trace 2"
+DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U64": np.uint64}
+NEEDED = ("logits", "spent", "heads", "lengths", "hashes")
+# what readers rely on: where it stands in the header, and of which type it is
+HEADER: dict[tuple[str, str], type | tuple[type, ...]] = {
+    ("model", "name"): str,
+    ("model", "fingerprint"): str,
+    ("model", "depth"): int,
+    ("model", "layers"): list,
+    ("model", "labels"): list,
+    ("model", "problem"): str,
+    ("model", "faithful"): bool,
+    ("model", "max_length"): int,
+    ("machine", "backend"): str,
+    ("machine", "dtype"): str,
+    ("data", "name"): str,
+    ("data", "fingerprint"): str,
+    ("data", "rows"): int,
+}
+
+Array = NDArray[Any]
+
+
+def read_trace(file: Path) -> Trace:
+    """Open a trace; its arrays stay on the disk until they are read."""
+    if not file.is_file():
+        raise BadInput(f"No file {file}.")
+    try:
+        with safe_open(file, framework="np") as opened:
+            metadata = opened.metadata() or {}
+            names = set(opened.keys())
+    except (SafetensorError, OSError) as err:
+        raise BadInput(f"{file} cannot be read as a trace: {str(err).splitlines()[0]}.") from err
+    if metadata.get("format") != FORMAT or not set(NEEDED) <= names:
+        raise BadInput(f"{file} is not a trace of offramp's (or of another version); record it again.")
+    try:
+        about = json.loads(metadata.get("about", ""))
+    except (ValueError, RecursionError) as err:
+        raise _broken(file, f"its header is no JSON ({err})") from err
+    _check_header(file, about)
+    with file.open("rb") as raw:
+        size = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(size))
+    for name in names:
+        if name not in PER_ROW or header[name]["dtype"] not in DTYPES:
+            raise _broken(file, f"it holds an array {name} of {header[name]['dtype']}")
+    arrays = {name: _mapped(file, 8 + size, header[name]) for name in names}
+    _check_arrays(file, about, arrays)
+    return Trace(about, **arrays)
+
+
+def _check_header(file: Path, about: Any) -> None:
+    for (part, name), kind in HEADER.items():
+        section = about.get(part) if isinstance(about, dict) else None
+        value = section.get(name) if isinstance(section, dict) else None
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise _broken(file, f"{part}.{name} in its header is {value!r:.40}")
+    layers, depth = about["model"]["layers"], about["model"]["depth"]
+    whole = all(isinstance(layer, int) and 1 <= layer <= depth for layer in layers)
+    if not layers or not whole or layers != sorted(layers) or layers[-1] != depth:
+        raise _broken(file, f"model.layers in its header are {layers!r:.60} of {depth}")
+    if about["model"]["problem"] not in PROBLEMS:
+        raise _broken(file, f"model.problem in its header is {about['model']['problem']!r:.40}")
+
+
+def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
+    model, logits = about["model"], arrays["logits"]
+    rows, exits, classes = len(logits), len(model["layers"]), len(model["labels"])
+    shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, classes)}
+    shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
+    shapes |= dict.fromkeys(("lengths", "hashes"), (rows,))
+    for name, array in arrays.items():
+        expected = shapes.get(name, (rows, *array.shape[1:]))
+        fits = array.shape == expected and array.ndim <= 3
+        if name in ("labels", "reference"):
+            fits = fits and array.shape in ((rows,), (rows, classes))
+        if not fits or rows == 0 or rows != about["data"]["rows"]:
+            raise _broken(file, f"its {name} are {array.shape}, for {about['data']['rows']} rows and {exits} exits")
+
+
+def _broken(file: Path, fault: str) -> BadInput:
+    return BadInput(f"{file} is damaged: {fault}. Record it again.")
+
+
+def _mapped(file: Path, start: int, entry: dict[str, Any]) -> Array:
+    offset = start + entry["data_offsets"][0]
+    return np.memmap(file, DTYPES[entry["dtype"]], "r", offset, tuple(entry["shape"]))
