@@ -21,10 +21,11 @@ __all__ = ["Case", "Check", "claim", "close", "same"]
 
 @dataclass
 class Case:
-    """One golden folder, and which of its arrays a check has used."""
+    """One golden folder, which of its arrays a check has used, and why some, by their beginning, cannot be checked."""
 
     folder: Path
     used: set[str] = field(default_factory=set)
+    differs: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def about(self) -> dict[str, Any]:

@@ -23,7 +23,10 @@ from offramp.convert.checkpoint import ConvertOptions
 from offramp.recipes import Recipe, Stage, make
 from offramp.training.trainer import ExitTrainer, Weighing
 
-__all__ = ["checks_of_training", "names_in_checkpoint"]
+__all__ = ["REMAINDER", "checks_of_training", "names_in_checkpoint"]
+
+# a difference that docs/architecture.md declares
+REMAINDER = "batches left at an epoch's end are an update of their own; the original's leak into the next epoch"
 
 
 class EraAdamW(torch.optim.Optimizer):
@@ -94,16 +97,37 @@ class GoldenTrainer(ExitTrainer):
 
 
 def checks_of_training(case: Case) -> Iterator[Check]:
-    """Every training run of the case, stage 2 behind stage 1."""
-    model = None
+    """Every training run of the case, stage 2 behind stage 1, but for those that offramp means to do differently."""
+    model, differs = None, False
     for name, run in case.about["runs"].items():
         if not name.startswith("train/"):
+            continue
+        differs = leaves_remainder(case, run) or (differs and "start" in run)  # so does what starts from its end
+        if differs:
+            case.differs[f"{name}/"] = REMAINDER
             continue
         if model is None or "start" not in run:
             model = case.model()
         before = {key: value.detach().clone() for key, value in model.named_parameters()}
         trainer = trained(model, *chosen(case, name.removeprefix("train/"), run), run, case)
         yield from checks_of_run(case, name, model, before, trainer)
+
+
+def leaves_remainder(case: Case, run: dict[str, Any]) -> bool:
+    """Whether the last batches of an epoch do not fill an update."""
+    return math.ceil(rows_of(case, run) / batch_of(run)) % accumulation_of(run) > 0
+
+
+def rows_of(case: Case, run: dict[str, Any]) -> int:
+    return int(run.get("rows", len(case.inputs["labels"])))
+
+
+def batch_of(run: dict[str, Any]) -> int:
+    return int(run.get("batch_size") or run["batch"])
+
+
+def accumulation_of(run: dict[str, Any]) -> int:
+    return int(run.get("gradient_accumulation_steps", 1))
 
 
 def chosen(case: Case, name: str, run: dict[str, Any]) -> tuple[Recipe, int]:
@@ -139,13 +163,12 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
         model.zero_grad = lambda set_to_none=True: zero(model, set_to_none=False)
     stage: Stage = recipe.stages(model.config, None)[number]
     warmup = run.get("warmup_steps") or run.get("warmup_rate", 0.0)
-    rows = run.get("rows", len(case.inputs["labels"]))
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
             num_train_epochs=run["epochs"],
-            per_device_train_batch_size=run.get("batch_size") or run["batch"],
-            gradient_accumulation_steps=run.get("gradient_accumulation_steps", 1),
+            per_device_train_batch_size=batch_of(run),
+            gradient_accumulation_steps=accumulation_of(run),
             learning_rate=run.get("learning_rate") or run["lr"],
             weight_decay=run["weight_decay"],
             adam_epsilon=run["adam_epsilon"],
@@ -157,7 +180,7 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
             remove_unused_columns=False,
             use_cpu=True,
         )
-        data = Rows(case.batch | {"labels": case.inputs["labels"]}, rows)
+        data = Rows(case.batch | {"labels": case.inputs["labels"]}, rows_of(case, run))
         weighing = Weighing(group_by_length=False)
         trainer = GoldenTrainer(
             model, recipe, stage, weighing, args=arguments, train_dataset=data, data_collator=stack, callbacks=[]

@@ -101,10 +101,10 @@ def save_classifier(name: str, folder: Path, num_labels: int = 3, seed: int = 0,
     return folder
 
 
-def save_encoder(name: str, folder: Path, seed: int = 0) -> Path:
+def save_encoder(name: str, folder: Path, seed: int = 0, **changes) -> Path:
     """A bare encoder of that family."""
     torch.manual_seed(seed)
-    model = AutoModel.from_config(CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict())).eval()
+    model = AutoModel.from_config(CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict() | changes)).eval()
     livelier(model, seed)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
