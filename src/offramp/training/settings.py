@@ -134,7 +134,7 @@ def _checked(one: Field[Any], value: Any) -> Any:
     if isinstance(made, float) and not isfinite(made):
         raise BadValue(f"{name} is {made}; it is finite.")
     if isinstance(made, int) and abs(made) > MOST.get(one.name, LARGEST):
-        raise BadValue(f"{name} is {made:.6g}; it is at most {MOST.get(one.name, LARGEST):,}.")
+        raise BadValue(f"{name} is {made!s:.20}; it is at most {MOST.get(one.name, LARGEST):,}.")
     return made
 
 
