@@ -39,7 +39,15 @@ NEEDED = {  # in a config.json, where what is missing would silently become some
     "problem_type": "the kind of answer",
 }
 SIZES = re.compile(r"size$|^num_|^n_|dim$|^max_position|^inner_group")  # whole numbers of a backbone's config
-LEAST_1 = ("hidden_size", "dim", "vocab_size", "intermediate_size", "hidden_dim", "embedding_size", "inner_group_num")
+LEAST_1: tuple[str, ...] = (
+    "hidden_size",
+    "dim",
+    "vocab_size",
+    "intermediate_size",
+    "hidden_dim",
+    "embedding_size",
+    "inner_group_num",
+)
 LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
 LARGEST = 10_000_000  # of any of them
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")

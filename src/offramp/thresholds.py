@@ -22,7 +22,7 @@ def _real(policy: str, field: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number of hundreds of digits
-        return math.inf if value > 0 else -math.inf
+        return math.inf
 
 
 def number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:

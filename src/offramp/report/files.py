@@ -78,7 +78,7 @@ def _check_facts(file: Path, found: Mapping[str, Any]) -> None:
     for (part, name), kind in FACTS.items():
         section = found[part]
         value = section.get(name) if isinstance(section, dict) else None
-        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or not 1 <= value <= MOST)):
+        if not isinstance(value, kind) or (isinstance(value, int) and (value is True or not 1 <= value <= MOST)):
             raise _unreadable(file, f"{part}.{name} is {value!r:.40}")
     if not all(isinstance(metric, str) for metric in found["data"]["metrics"]):
         raise _unreadable(file, f"data.metrics is {found['data']['metrics']!r:.40}")

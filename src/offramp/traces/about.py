@@ -105,5 +105,7 @@ def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str)
 
 def check_labels(trace: Trace, file: Path, labels: NDArray[Any] | None) -> None:
     """Refuse a trace whose labels are not those of the rows that it says it is of."""
-    if (trace.labels is None) != (labels is None) or not np.array_equal(trace.labels, labels):
+    there = trace.labels
+    same = there is labels if there is None or labels is None else np.array_equal(there, labels)
+    if not same:
         raise BadInput(f"{file} is damaged: its labels are not those of the data. Record it again.")

@@ -141,8 +141,10 @@ def _checked(one: Field[Any], value: Any) -> Any:
 def _is_several(value: Any, kinds: tuple[type, ...], word: str | None, _: str) -> bool:
     """Whether it is nothing, that word, a number of those kinds, or a list of such."""
     each = value if isinstance(value, list) else [value]
-    plain = all(isinstance(one, kinds) and not isinstance(one, bool) and abs(one) <= LARGEST for one in each)
-    return value is None or (word is not None and value == word) or (plain and each != [])
+    if value is None or (word is not None and value == word):
+        return True
+    plain = all(isinstance(one, kinds) and not isinstance(one, bool) for one in each)
+    return plain and each != [] and all(abs(one) <= LARGEST for one in each)
 
 
 def _typed(one: Field[Any], value: Any) -> Any:
