@@ -161,10 +161,10 @@ def _typed(one: Field[Any], value: Any) -> Any:
     wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind.removesuffix(" | None")]
     if wanted is str and isinstance(value, list):
         value = ",".join(map(str, value))
-    fits = not isinstance(value, list | dict | bool) if wanted is not bool else isinstance(value, bool)
+    fits = not isinstance(value, list | dict | bool | None) if wanted is not bool else isinstance(value, bool)
     try:
         made = wanted(value) if fits else None
-        whole = wanted is not int or made == float(value)
+        whole = wanted is not int or isinstance(value, int) or made == float(value)
     except (TypeError, ValueError, OverflowError):
         made, whole = None, False
     if made is None or not whole:
