@@ -72,9 +72,8 @@ class Runner:
 
     def __post_init__(self) -> None:
         longest = self.config.family.max_length(self.config.backbone)
-        wanted = self.max_length or self.config.max_tokens or 1
-        if not 1 <= wanted <= longest:
-            raise BadValue(f"The maximum length is {wanted} tokens; the backbone has positions for 1 to {longest}.")
+        if not 1 <= self.limit <= longest:
+            raise BadValue(f"The maximum length is {self.limit} tokens; the backbone has positions for 1 to {longest}.")
 
     @property
     def backend(self) -> str:
@@ -94,9 +93,10 @@ class Runner:
     @property
     def limit(self) -> int:
         """The longest text in tokens; the rest is cut off. Asked for, or the model's own, or all that fits."""
-        longest = self.config.family.max_length(self.config.backbone)
-        fits = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
-        return self.max_length or self.config.max_tokens or fits
+        own = self.config.max_tokens if self.max_length is None else self.max_length
+        if own is not None:
+            return own
+        return int(min(self.tokenizer.model_max_length, self.config.family.max_length(self.config.backbone)))
 
     @cached_property
     def fingerprint(self) -> str:
