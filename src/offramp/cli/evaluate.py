@@ -119,10 +119,12 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
 
 def summary(results: dict[str, Any]) -> str:
     """The tables, and what the chosen point gives."""
-    from offramp.report.tables import exits_table, headline, live_table, policies_table
+    from offramp.report.tables import exits_table, headline, live_table, policies_table, promise_and_sample
 
     parts = [exits_table(results), "times fewer layers than the full model, by answers that may differ from its:"]
     parts += [policies_table(results), headline(results)]
+    if promise := promise_and_sample(results):
+        parts.append(promise)
     if results.get("live"):
         parts.append(live_table(results))
     return "\n\n".join(parts)
