@@ -104,9 +104,9 @@ def promise_and_sample(results: Mapping[str, Any]) -> str | None:
     most = stats.binom.ppf(0.95, rows, risk) / rows
     return (
         f"Promised, with {100 * promise['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "
-        f"rows like those it was tested on. A sample scatters around that: of {rows:,} rows with a true share of exactly "
-        f"{100 * risk:g} %, one sample in twenty shows more than {percent(most)} %. "
-        f"These rows show {percent(1 - results['chosen']['agreement'])} %."
+        "rows like those it was tested on. A sample scatters around that: of "
+        f"{rows:,} rows with a true share of exactly {100 * risk:g} %, one sample in twenty shows more than "
+        f"{percent(most)} %. These rows show {percent(1 - results['chosen']['agreement'])} %."
     )
 
 
