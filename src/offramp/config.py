@@ -194,15 +194,15 @@ class AdaptiveConfig(PreTrainedConfig):
         return tuple(str(names[index]) for index in range(self.num_labels))
 
 
-def exit_layers(wanted: str | Iterable[int], depth: int) -> tuple[int, ...]:
+def exit_layers(asked: str | Iterable[int], depth: int) -> tuple[int, ...]:
     """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks."""
-    if isinstance(wanted, str):
-        if wanted != "all":
-            raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
+    if isinstance(asked, str):
+        if asked != "all":
+            raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
         return tuple(range(1, depth + 1))
-    if not isinstance(wanted, Iterable):
-        raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
-    layers = list(wanted)
+    if not isinstance(asked, Iterable):
+        raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
+    layers = list(asked)
     _check_layers(layers, depth)
     layers = [int(layer) for layer in layers]
     return tuple(layers) if layers[-1] == depth else (*layers, depth)

@@ -128,8 +128,8 @@ class Runner:
         """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here."""
         chosen = self.config.choose(policy, threshold)
         within_budget(self.stepper.exits, max_layers)
-        found = self.chunks(texts, batch_tokens, progress)
-        return (self._answer(chunk, chosen, max_layers) for chunk in found)
+        chunks = self.chunks(texts, batch_tokens, progress)
+        return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
 
     def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
         """All answers at once, as arrays; options are those of `stream`."""

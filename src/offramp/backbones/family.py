@@ -177,8 +177,9 @@ class Family(ABC):
         lengths = weights = None
         if mask is not None and not bool(mask.all()):
             weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
+            whole = [np.full(len(inside.hidden), inside.hidden.shape[1]) for inside in insides]
             each = [
-                np.full(len(one.hidden), one.hidden.shape[1]) if one.lengths is None else one.lengths for one in insides
+                full if inside.lengths is None else inside.lengths for full, inside in zip(whole, insides, strict=True)
             ]
             lengths = np.concatenate(each)
         else:

@@ -92,7 +92,7 @@ def as_json(compared: Any, policy: str) -> str:
 
     from offramp.evaluation.compare import COSTS, tracks
 
-    told = {
+    numbers = {
         "data": compared.data,
         "metric": compared.metric,
         "policy": policy,
@@ -105,4 +105,4 @@ def as_json(compared: Any, policy: str) -> str:
         "elue_score": compared.elue,
         "track": tracks(compared),
     }
-    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"

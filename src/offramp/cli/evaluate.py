@@ -100,8 +100,8 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     from offramp.report.tables import checkpoints_table
     from offramp.training.folder import checkpoints
 
-    found = checkpoints(Path(args.model))
-    if not found:
+    saved = checkpoints(Path(args.model))
+    if not saved:
         raise BadInput(f"{args.model} has no checkpoints; train with --keep-checkpoints to evaluate them.")
     if args.trace is not None:
         raise BadValue("A trace is of one model; leave --trace out with --all-checkpoints.")
@@ -110,7 +110,7 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     with writing(args.output):
         args.output.mkdir(exist_ok=True)
     results = {}
-    for name, folder in found.items():
+    for name, folder in saved.items():
         results[name] = _evaluate(args, str(folder), args.output / name, options)
     print(checkpoints_table(results))
     print(f"\nWrote a folder for each in {args.output}.")

@@ -120,16 +120,16 @@ def compare(
     if len(names) != len(runs) or len(set(names)) < len(names):
         raise BadValue(f"{len(runs)} runs need as many different names; got {', '.join(names)}.")
     results = [read_results(run) for run in runs]
-    for run, one in zip(runs[1:], results[1:], strict=True):
-        _check_same_data(runs[0], results[0], run, one)
+    for run, result in zip(runs[1:], results[1:], strict=True):
+        _check_same_data(runs[0], results[0], run, result)
     unit = unit_of(results)
-    curves = tuple(curve_of(name, one, policy, unit) for name, one in zip(names, results, strict=True))
+    curves = tuple(curve_of(name, result, policy, unit) for name, result in zip(names, results, strict=True))
     scores = None
     if reference:
         known = reference_curve(reference)
         scores = {curve.name: elue_score(curve.elue, known, clamp) if curve.elue else None for curve in curves}
     data = results[0]["data"]
-    full = max(_full(one, unit) for one in results)
+    full = max(_full(result, unit) for result in results)
     return Compared(data["metrics"][0], data["name"], unit, full, curves, scores), results
 
 
