@@ -21,16 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from offramp import AdaptiveModel
+from offramp import load
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.run import calibrate
 from offramp.calibration.sequence import fixed_sequence, walk
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.flops import count_flops
 from offramp.evaluation.grids import grid
-from offramp.evaluation.points import Judge, shape_of
-from offramp.tasks.asked import Given, ask
+from offramp.evaluation.points import Scorer
 from offramp.evaluation.timing import race
+from offramp.tasks.rows import DataOptions, rows_for
 from offramp.traces.trace import Trace
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
@@ -42,7 +41,7 @@ HALVES = 400  # random halves of dev
 def halves(trace: Trace, promise: Promise) -> dict[str, float]:
     """How often the promise is broken on the half that it was not made on, and what it saves on the mean."""
     rng = np.random.default_rng(0)
-    policies = grid("entropy", shape_of(trace))
+    policies = grid("entropy", trace.shape)
     broken, layers, excess = 0, [], []
     for _ in range(HALVES):
         order = rng.permutation(len(trace))
@@ -53,10 +52,10 @@ def halves(trace: Trace, promise: Promise) -> dict[str, float]:
             layers.append(float(trace.depth))
             excess.append(0.0)
             continue
-        left = other.leave(tested[last].policy)
-        risk = float(Risk(promise, other).losses(left).mean())
+        replayed = other.replay(tested[last].policy)
+        risk = float(Risk(promise, other).losses(replayed).mean())
         broken += risk > promise.risk
-        layers.append(float(left.layer.mean()))
+        layers.append(float(replayed.layer.mean()))
         excess.append(risk)
     return {
         "halves": HALVES,
@@ -70,11 +69,11 @@ def halves(trace: Trace, promise: Promise) -> dict[str, float]:
 def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """A run's two promises, on the rows they were made on and on dev."""
     source = args.work / name
-    given = Given(task="sst-2", data_dir=str(args.data / "GLUE"))
-    model: AdaptiveModel = AdaptiveModel.from_pretrained(source)
-    questions = ask(str(source), model.config, given, "dev")
-    dev = obtain_trace(model, questions, args.work / f"{name}.dev.trace")
-    judge = Judge(dev, questions.metrics, count_flops(model))
+    given = DataOptions(task="sst-2", data_dir=str(args.data / "GLUE"))
+    runner = load(source)
+    data = rows_for(str(source), runner.config, given, "dev")
+    dev = obtain_trace(runner, data, args.work / f"{name}.dev.trace")
+    scorer = Scorer(dev, data.metrics)
     told: dict[str, Any] = {}
     policies = []
     for of in ("disagreement", "accuracy"):
@@ -82,23 +81,23 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as place:
             copy = Path(place) / name
             shutil.copytree(source, copy)
-            outcome = calibrate(str(copy), given, promise, trace_file=args.work / f"{name}.calibration.trace")
+            outcome = calibrate(load(copy), given, promise, trace_file=args.work / f"{name}.calibration.trace")
         print(f"{name}, {of}: {outcome.sentence}", flush=True)
         if outcome.policy is None:
             told[of] = {"sentence": outcome.sentence}
             continue
         policies.append((of, outcome.policy))
         evidence = {key: outcome.evidence[key] for key in ("policy", "losses", "p_value", "test_rows", "speedup")}
-        told[of] = {"calibration": evidence, "dev": asdict(judge.choose(outcome.policy))}
+        told[of] = {"calibration": evidence, "dev": asdict(scorer.choose(outcome.policy))}
         told[of]["halves"] = halves(dev, promise)
-    found = race(model, questions.rows.texts, [policy for _, policy in policies])
+    found = race(runner, data.rows.texts, [policy for _, policy in policies])
     for (of, _), seconds in zip(policies, found.seconds, strict=True):
         told[of] |= {"seconds": seconds, "measured": found.plain / seconds}
     return {
         "run": name,
         "risk": RISK,
         "confidence": CONFIDENCE,
-        "full": judge.exits()[-1].scores["acc"],
+        "full": scorer.exits()[-1].scores["acc"],
         "rows": len(dev),
         "live_rows": len(found.places),
         "plain_seconds": found.plain,

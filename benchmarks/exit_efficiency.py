@@ -30,9 +30,10 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.traces.fingerprints import cpu_name
-from offramp.policies import Memory, Never, Policy, entropy
+from offramp.loop import run
+from offramp.policies import Memory, Never, Policy
 from offramp.stepper import Said
+from offramp.traces.about import cpu_name
 from setting import Texts, make_tokenizer, read_texts
 
 
@@ -46,7 +47,7 @@ class Forced(Policy):
     def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with its own threshold."""
         thresholds = self.thresholds if memory is None else memory["thresholds"]
-        return entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
+        return said.problem.entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
 
 
 def thresholds_for(layers: Tensor, exits: Sequence[int]) -> Tensor:
@@ -92,11 +93,11 @@ def contestants(
 
 
 def _never(model: AdaptiveModel, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    return model.answer(batch, Never()).logits
+    return run(model.stepper, batch, Never()).logits
 
 
 def _forced(model: AdaptiveModel, thresholds: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    return model.answer(batch, Forced(thresholds[rows])).logits
+    return run(model.stepper, batch, Forced(thresholds[rows])).logits
 
 
 def _layers_only(model: AdaptiveModel, drawn: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from transformers import BertConfig
 
 from offramp import AdaptiveModel
 from offramp.config import AdaptiveConfig
-from offramp.traces.fingerprints import cpu_name
 from offramp.policies import Patience
+from offramp.traces.about import cpu_name
 from setting import make_tokenizer, read_texts
 
 

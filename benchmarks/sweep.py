@@ -17,14 +17,13 @@ from pathlib import Path
 
 import torch
 
-from offramp import AdaptiveModel
+from offramp import load
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.traces.fingerprints import cpu_name
-from offramp.evaluation.flops import count_flops
 from offramp.evaluation.grids import grid
-from offramp.evaluation.points import Judge, shape_of
+from offramp.evaluation.points import Scorer
 from offramp.policies import Vote
-from offramp.tasks.asked import Given, ask
+from offramp.tasks.rows import DataOptions, rows_for
+from offramp.traces.about import cpu_name
 
 POLICIES, LIVE = ("entropy", "confidence", "margin", "patience-confidence", "vote"), 4
 
@@ -36,26 +35,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    model: AdaptiveModel = AdaptiveModel.from_pretrained(args.model)
-    questions = ask(str(args.model), model.config, Given("sst-2", str(args.data / "GLUE")), "dev")
+    runner = load(args.model)
+    data = rows_for(str(args.model), runner.config, DataOptions("sst-2", str(args.data / "GLUE")), "dev")
     with tempfile.TemporaryDirectory() as place:
         start = time.perf_counter()
-        trace = obtain_trace(model, questions, Path(place) / "trace.safetensors")
+        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
         recording = time.perf_counter() - start
-        judge = Judge(trace, questions.metrics, count_flops(model))
-        grids = {name: grid(name, shape_of(trace)) for name in POLICIES if name != "vote"}
+        scorer = Scorer(trace, data.metrics)
+        grids = {name: grid(name, trace.shape) for name in POLICIES if name != "vote"}
         grids["vote"] = [Vote(1 + place / 40, 0.5) for place in range(200)]
         start = time.perf_counter()
-        points = sum(len(judge.curve(policies)) for policies in grids.values())
+        points = sum(len(scorer.curve(policies)) for policies in grids.values())
         seconds = time.perf_counter() - start
         apart = 0
         for policies in grids.values():
             for policy in policies[:: len(policies) // LIVE]:
-                live = [one.exit_layer for one in model.predict(questions.rows.texts, policy=policy)]
-                apart += int((trace.leave(policy).layer != live).sum())
+                live = runner.answer(data.rows.texts, policy=policy).layer
+                apart += int((trace.replay(policy).layer != live).sum())
     told = {
         "model": args.model.name,
-        "rows": len(questions.rows),
+        "rows": len(data.rows),
         "recording_seconds": round(recording, 2),
         "points": points,
         "sweep_seconds": round(seconds, 2),

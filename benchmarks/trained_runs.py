@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from offramp.evaluation.grids import grid
-from offramp.evaluation.points import shape_of
 from offramp.policies import Policy
-from offramp.stepper import Problem
 from offramp.tasks import TASKS
 from offramp.tasks.metrics import score
 from offramp.traces.trace import Trace
@@ -81,17 +79,17 @@ class Trained:
         """What every exit said about the dev rows."""
         kept = load_file(RESULTS / f"{self.name}.safetensors")
         problem = TASKS[self.record["task"]].problem
-        labels = kept["labels"].astype(np.float64 if problem is Problem.REGRESSION else np.int64)
+        labels = kept["labels"].astype(np.float64 if problem.is_regression else np.int64)
         sure = kept.get("uncertainty")
         layers = self.record["layers"]
-        about = {"model": {"problem": problem.value, "layers": layers, "depth": layers[-1]}}
+        about = {"model": {"problem": problem.name, "layers": layers, "depth": layers[-1], "faithful": False}}
         nothing = np.empty(0)
         return Trace(
             about,
             kept["logits"].astype(np.float32),
-            *(nothing, nothing, nothing),
-            labels,
-            None if sure is None else sure.astype(np.float32),
+            *(nothing, nothing, nothing, nothing),  # costs, lengths and hashes were not kept
+            labels=labels,
+            uncertainty=None if sure is None else sure.astype(np.float32),
         )
 
     @property
@@ -102,19 +100,19 @@ class Trained:
 
     def at(self, policy: Policy) -> Point:
         """What a policy gives on these rows."""
-        left, metric, labels = self.trace.leave(policy), self.record["metric"], self.trace.labels
+        replayed, metric, labels = self.trace.replay(policy), self.record["metric"], self.trace.labels
         assert labels is not None
         return Point(
             str(policy),
-            float(left.layer.mean()),
-            100 * score([metric], left.answers, labels)[metric],
-            100 * float(np.mean(left.answers != self.trace.full)),
+            float(replayed.layer.mean()),
+            100 * score([metric], replayed.answers, labels)[metric],
+            100 * float(np.mean(replayed.answers != self.trace.full)),
         )
 
     @cached_property
     def curve(self) -> list[Point]:
         """Leaving by entropy, from nobody to everybody at once."""
-        return [self.at(policy) for policy in grid("entropy", shape_of(self.trace))]
+        return [self.at(policy) for policy in grid("entropy", self.trace.shape)]
 
     def cheapest(self, disagreement: float) -> Point:
         """The fewest layers at which no more than so many percent of the answers change."""

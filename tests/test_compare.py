@@ -14,24 +14,25 @@ from tests.calls import fails
 from tests.tiny import adaptive
 
 
-def point(layers, score, name="entropy:1"):
+def point(layers, score, name="entropy:1", width=1):
     return {
         "policy": name,
         "parameter": 1.0,
         "mean_layers": layers,
         "score": score,
         "agreement": score,
+        "flops": layers * 2e6 * width,
         "elue_flops": layers * 100.0,
     }
 
 
-def write_run(folder, points, static=((1, 0.6), (2, 0.7), (4, 0.8)), data="a", parameters=30_000_000):
+def write_run(folder, points, static=((1, 0.6), (2, 0.7), (4, 0.8)), data="a", parameters=30_000_000, width=1):
     folder.mkdir()
     results = {
         "model": {"depth": 4, "parameters": parameters},
         "data": {"name": "reviews", "rows": 9, "fingerprint": data, "metrics": ["acc"]},
-        "policies": {"entropy": [point(*one) for one in points]},
-        "static": [point(*one, "layer:1") for one in static],
+        "policies": {"entropy": [point(*one, width=width) for one in points]},
+        "static": [point(*one, "layer:1", width) for one in static],
         "exits": [],
     }
     (folder / "results.json").write_text(json.dumps(results))
@@ -53,6 +54,20 @@ def test_score_at_equal_cost_and_cost_at_equal_score(runs):
     assert compared.at_score()[0][-1] == 4 and compared.at_score()[1][-1] == 2
     # 0.1 higher from 2 to 4 of the layers 1 to 4, at the end 0.02
     assert compared.areas() == [0.0, pytest.approx(0.1 * 2 / 3, abs=1e-3)]
+
+
+def test_a_layer_of_a_wider_backbone_costs_more(runs, tmp_path, capsys):
+    """Layers of different width were equated; there cost is counted in operations."""
+    low, _ = runs
+    wide = write_run(tmp_path / "wide", [(4, 0.82), (2, 0.80), (1, 0.60)], width=4)
+    compared, _ = compare([low, wide], None, "entropy")
+    assert (compared.unit, compared.full) == ("MFLOPs", 32)
+    assert compared.curves[0].at(8) == 0.80 and compared.curves[1].at(8) == 0.60  # 4 narrow layers, 1 wide one
+    assert compared.at_score()[0][-1] == 8 and compared.at_score()[1][-1] == 16
+    assert main(["compare", str(low), str(wide), "-o", str(tmp_path / "out")]) == 0
+    assert "8.0 MFLOPs" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["unit"] == "MFLOPs"
+    assert "operations per text, MFLOPs" in (tmp_path / "out" / "curve.svg").read_text()
 
 
 def test_who_may_spend_more_need_not(tmp_path):

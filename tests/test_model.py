@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, Trainer, TrainingArguments, pipeline
 
-from offramp import AdaptiveModel
+from offramp import AdaptiveModel, promise
 from offramp.errors import BadInput, BadModel, BadValue, UnknownName
 from offramp.policies import Entropy
 from offramp.problems import SINGLE_LABEL
@@ -299,12 +299,17 @@ def test_a_budget_before_the_first_exit_is_refused(saved):
 
 def test_a_model_goes_to_the_hub_and_comes_back(saved, tmp_path):
     """The real code of huggingface_hub, in a process of its own, against a Hub on this machine."""
+    promised = AdaptiveModel.from_pretrained(saved)
+    evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
+    promise.bind(promised.config, promised.config.exit_policy, evidence, promised.runner().fingerprint)
+    promised.save_pretrained(tmp_path / "promised")
+    (tmp_path / "promised" / "calibration.json").write_text(json.dumps(evidence))
     script = f"""
 import torch
 from offramp import AdaptiveModel
 from tests.tiny import random_batch
 
-model = AdaptiveModel.from_pretrained({str(saved)!r})
+model = AdaptiveModel.from_pretrained({str(tmp_path / "promised")!r})
 model.push_to_hub("someone/adaptive", token="hf_test")
 again = AdaptiveModel.from_pretrained("someone/adaptive")
 batch = random_batch(3, seed=8)
@@ -319,7 +324,8 @@ assert labels[0] == labels[1]
         )
         assert done.returncode == 0, done.stderr
         assert {"config.json", "model.safetensors", "README.md", "tokenizer.json"} <= set(hub.files)
-        assert b"library_name: offramp" in hub.files["README.md"]
+        assert b"library_name: offramp" in hub.files["README.md"] and b"kept" in hub.files["README.md"]
+        assert json.loads(hub.files["calibration.json"]) == evidence
 
 
 def test_a_model_without_a_folder_reads_texts_once_it_has_a_tokenizer(tmp_path):

@@ -80,6 +80,7 @@ def edit(file, *changes):
         ("backbone.vocab_size", 10**9, "`backbone.vocab_size` is 1000000000"),
         ("backbone.num_hidden_layers", 10**30, "`backbone.num_hidden_layers` is 1000"),
         ("backbone.layer_norm_eps", "x", "layer_norm_eps"),
+        ("max_tokens", 41, "`max_tokens` is 41; the backbone has positions for 40"),
         ("policy.patience", 10**400, "patience is inf"),
         ("calibrated", {"promise": {}}, "`calibrated` lacks its `sentence`"),
     ],
@@ -158,11 +159,12 @@ def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [
-        ("policies.entropy.0.score", put, "policies.entropy[0].score is None"),
-        ("policies.entropy.1", {}, "policies.entropy[1].mean_layers is None"),
+        ("policies.entropy.0.score", put, "policies.entropy[0] has no score"),
+        ("policies.entropy.1", {}, "policies.entropy[1] has no mean_layers"),
         ("policies.entropy", [], "policies.entropy is []"),
         ("policies", 3, "policies is 3"),
         ("static.0.mean_layers", float("nan"), "static[0].mean_layers is nan"),
+        ("static.0.elue_flops", put, "static[0] has no elue_flops"),
         ("static.0.elue_flops", "x", "static[0].elue_flops is 'x'"),
         ("model.depth", "4", "model.depth is '4'"),
         ("model.parameters", True, "model.parameters is True"),

@@ -220,12 +220,12 @@ def _heads(
     config: AdaptiveConfig, family: Family, encoder: Mapping[str, Tensor], source: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
     """The exits' weights that the checkpoint brings: its poolers, its final norm, its own head."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
 
     def copy(name: str | None, target: str, where: Mapping[str, Tensor] = encoder) -> None:
         for part in ("weight", "bias"):
             if f"{name}.{part}" in where:
-                found[f"{target}.{part}"] = where[f"{name}.{part}"].clone()
+                weights[f"{target}.{part}"] = where[f"{name}.{part}"].clone()
 
     specs = config.exit_specs
     for spec in specs:
@@ -241,4 +241,4 @@ def _heads(
         copy(own.dense, f"{last}.dense", source)
         copy(own.dense_norm, f"{last}.dense_norm", source)
         copy(own.classifier, f"{last}.classifier", source)
-    return found
+    return weights

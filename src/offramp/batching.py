@@ -152,13 +152,13 @@ class Tokens:
         ids: list[list[int]] = [[]] * len(texts)
         types: list[list[int]] = [[]] * len(texts)
         for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
-            rows = [row for row, one in enumerate(single) if one is kind]
+            rows = [row for row, is_single in enumerate(single) if is_single is kind]
             for start in range(0, len(rows), SLICE):  # what is cut off a long text is kept as long as its slice
                 some = rows[start : start + SLICE]
                 first = [texts[row] if kind else texts[row][0] for row in some]
                 encoded = self._encode(first, None if kind else [texts[row][1] for row in some], seen + some[0] + 1)
-                for row, *found in zip(some, *encoded, strict=True):
-                    ids[row], types[row] = found
+                for row, *tokens in zip(some, *encoded, strict=True):
+                    ids[row], types[row] = tokens
         has_types = "token_type_ids" in self.tokenizer.model_input_names
         return Ragged.of(ids), Ragged.of(types) if has_types else None
 

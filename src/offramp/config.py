@@ -135,6 +135,9 @@ class AdaptiveConfig(PreTrainedConfig):
         length = self.max_tokens
         if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
             raise BadModel(f"`max_tokens` is {length!r:.60}; it is a whole number above 0, or null.")
+        most = self.family.max_length(self.backbone)
+        if most < (length or 1):
+            raise BadModel(f"`max_tokens` is {length!s:.20}; the backbone has positions for {most} tokens.")
         names = self.id2label or {}
         if not isinstance(names, Mapping) or [*names] != [*range(len(names))]:
             raise BadModel(f"`id2label` is {names!r:.80}; it names the classes 0, 1, … in order.")
@@ -220,15 +223,15 @@ class AdaptiveConfig(PreTrainedConfig):
         return tuple(str(names[index]) for index in range(self.num_labels))
 
 
-def exit_layers(wanted: str | Iterable[int], depth: int) -> tuple[int, ...]:
+def exit_layers(asked: str | Iterable[int], depth: int) -> tuple[int, ...]:
     """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks."""
-    if isinstance(wanted, str):
-        if wanted != "all":
-            raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
+    if isinstance(asked, str):
+        if asked != "all":
+            raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
         return tuple(range(1, depth + 1))
-    if not isinstance(wanted, Iterable):
-        raise BadValue(f"exits is {wanted!r}; say 'all' or list layers from 1 to {depth}.")
-    layers = list(wanted)
+    if not isinstance(asked, Iterable):
+        raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
+    layers = list(asked)
     _check_layers(layers, depth)
     layers = [int(layer) for layer in layers]
     return tuple(layers) if layers[-1] == depth else (*layers, depth)

@@ -68,17 +68,17 @@ def load(
     return runner
 
 
-def _device(wanted: str | None) -> Any:
+def _device(name: str | None) -> Any:
     import torch
 
-    if wanted is None:
+    if name is None:
         return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
-        device = torch.device(wanted)
+        device = torch.device(name)
     except RuntimeError as err:
-        raise BadValue(f"device is {wanted!r}; say cpu, cuda, cuda:1, mps or xpu.") from err
+        raise BadValue(f"device is {name!r}; say cpu, cuda, cuda:1, mps or xpu.") from err
     if device.type != "cpu" and not torch.accelerator.is_available():
-        raise BadValue(f"device is {wanted!r}, but torch finds no accelerator here; leave it out, or say cpu.")
+        raise BadValue(f"device is {name!r}, but torch finds no accelerator here; leave it out, or say cpu.")
     return device
 
 

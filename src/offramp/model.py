@@ -43,6 +43,7 @@ __all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
 logger = logging.getLogger("offramp")
 
+FEWEST = 0.25  # of the embeddings that a tokenizer's own tokens fill; some are padded, or left for later
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
@@ -218,9 +219,11 @@ class AdaptiveModel(PreTrainedModel):
             if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
                 raise BadModel(f"{folder} has no tokenizer: put the backbone's tokenizer files beside the model.")
             with loading(self.name_or_path, "tokenizer"):
-                self._tokenizer = AutoTokenizer.from_pretrained(
+                tokenizer = AutoTokenizer.from_pretrained(
                     self.name_or_path, config=self.config.backbone, **self._hub_options
                 )
+            _check_vocabulary(tokenizer, self.config.backbone.vocab_size, self.name_or_path)
+            self._tokenizer = tokenizer
         return self._tokenizer
 
     @tokenizer.setter
@@ -326,6 +329,20 @@ def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
     if dtype in (None, "auto") and options.get("device_map") is None:
         dtype = torch.float32
     return options if dtype is None else options | {"dtype": dtype}
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, embeddings: int, name: str) -> None:
+    """Refuse a tokenizer that is another model's, or one without its vocabulary, which reads every word as unknown."""
+    tokens = len(tokenizer)
+    if tokens > embeddings:
+        raise BadModel(
+            f"{name}: its tokenizer has {tokens:,} tokens, its embeddings {embeddings:,}; it is another model's."
+        )
+    if tokens < embeddings * FEWEST:
+        raise BadModel(
+            f"{name}: its tokenizer has only {tokens:,} tokens for {embeddings:,} embeddings; is tokenizer.json or "
+            "another of its files missing?"
+        )
 
 
 def _check_kind(name: Any, hub_options: dict[str, Any]) -> None:

@@ -72,14 +72,13 @@ class Runner:
 
     def __post_init__(self) -> None:
         longest = self.config.family.max_length(self.config.backbone)
-        wanted = self.max_length or self.config.max_tokens or 1
-        if not 1 <= wanted <= longest:
-            raise BadValue(f"The maximum length is {wanted} tokens; the backbone has positions for 1 to {longest}.")
         most = self.tokenizer.model_max_length  # as its file says; transformers takes anything
         if not isinstance(most, int | float) or isinstance(most, bool) or not most >= 1:
             raise BadModel(
                 f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
             )
+        if not 1 <= self.limit <= longest:
+            raise BadValue(f"The maximum length is {self.limit} tokens; the backbone has positions for 1 to {longest}.")
 
     @property
     def backend(self) -> str:
@@ -99,9 +98,10 @@ class Runner:
     @property
     def limit(self) -> int:
         """The longest text in tokens; the rest is cut off. Asked for, or the model's own, or all that fits."""
-        longest = self.config.family.max_length(self.config.backbone)
-        fits = min(int(min(self.tokenizer.model_max_length, 1 << 30)), longest)
-        return self.max_length or self.config.max_tokens or fits
+        own = self.config.max_tokens if self.max_length is None else self.max_length
+        if own is not None:
+            return own
+        return int(min(self.tokenizer.model_max_length, self.config.family.max_length(self.config.backbone)))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -151,8 +151,8 @@ class Runner:
         """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here."""
         chosen = self.config.choose(policy, threshold)
         within_budget(self.stepper.exits, max_layers)
-        found = self.chunks(texts, batch_tokens, progress)
-        return (self._answer(chunk, chosen, max_layers) for chunk in found)
+        chunks = self.chunks(texts, batch_tokens, progress)
+        return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
 
     def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
         """All answers at once, as arrays; options are those of `stream`."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadModel, BadValue
 from offramp.stepper import Batch, Positions
 
-__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "trim_mask"]
+__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,9 @@ class Family(ABC):
         lengths = weights = None
         if mask is not None and not bool(mask.all()):
             weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
+            whole = [np.full(len(inside.hidden), inside.hidden.shape[1]) for inside in insides]
             each = [
-                np.full(len(one.hidden), one.hidden.shape[1]) if one.lengths is None else one.lengths for one in insides
+                full if inside.lengths is None else inside.lengths for full, inside in zip(whole, insides, strict=True)
             ]
             lengths = np.concatenate(each)
         else:
@@ -198,6 +199,14 @@ def _padded(rows: Tensor, length: int) -> Tensor:
     """Filled up with zeros along the second axis."""
     missing = length - rows.shape[1]
     return rows if missing == 0 else torch.cat([rows, rows.new_zeros(len(rows), missing, *rows.shape[2:])], dim=1)
+
+
+def positions_behind_padding(config: PreTrainedConfig) -> int:
+    """The longest text of a family that counts positions from the padding token's number."""
+    pad = config.pad_token_id
+    if pad is None or pad < 0:
+        raise BadModel(f"`backbone.pad_token_id` is {pad!r}; positions are counted from it, so it is a number from 0.")
+    return int(config.max_position_embeddings) - int(pad) - 1
 
 
 def padding_mask(config: PreTrainedConfig, hidden: Tensor, mask: Tensor | None) -> Tensor | None:

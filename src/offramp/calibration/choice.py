@@ -65,7 +65,7 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
     """The cheapest setting that passes: of one knob in its order, of several by a search on half the rows."""
     shape, order = trace.shape, shuffled(trace)
     policies = [policy for name in options.policies for policy in grid(name, shape)]
-    told: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
+    evidence: dict[str, Any] = {"promise": asdict(promise), "order": "from safe to risky", "search_rows": 0}
     if options.searches:
         half = len(order) // 2
         search = Risk(promise, trace.take(np.sort(order[:half])))
@@ -74,27 +74,27 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
         policies = pareto(search, policies)
         trace = trace.take(np.sort(order[half:]))
         order = shuffled(trace)
-        told |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
-    told |= {"test_rows": len(trace), "rows_needed": rows_needed(promise.p_value, promise.level), "origin": origin}
+        evidence |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
+    evidence |= {"test_rows": len(trace), "rows_needed": rows_needed(promise.p_value, promise.level), "origin": origin}
     rows = _rows(len(trace))
     tested = walk(Risk(promise, trace), policies, order)
-    last = fixed_sequence([one.p_value for one in tested], promise.level)
-    told["tested"] = [_told(one) for one in tested]
+    last = fixed_sequence([setting.p_value for setting in tested], promise.level)
+    evidence["tested"] = [_told(setting) for setting in tested]
     passed = tested[: 0 if last is None else last + 1]
-    best = min(passed, key=lambda one: one.mean_layers, default=None)
+    best = min(passed, key=lambda setting: setting.mean_layers, default=None)
     if best is None or best.mean_layers >= trace.depth:
         wish = _wish(promise, trace.problem)
-        return None, told | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
+        return None, evidence | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
     speedup, words = trace.depth / best.mean_layers, promise.about(trace.problem)
     sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
     sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
-    return best.policy, told | _told(best) | {"speedup": speedup, "sentence": sentence}
+    return best.policy, evidence | _told(best) | {"speedup": speedup, "sentence": sentence}
 
 
-def fastest(trace: Trace, names: Sequence[str], wanted: float, tolerance: float | None) -> Choice:
+def fastest(trace: Trace, names: Sequence[str], speed: float, tolerance: float | None) -> Choice:
     """The setting with the most answers like the full model's among those that are fast enough; no promise."""
-    if not wanted >= 1:
-        raise BadValue(f"speedup is {wanted:g}; it is at least 1.")
+    if not speed >= 1:
+        raise BadValue(f"speedup is {speed:g}; it is at least 1.")
     settings: list[tuple[float, float, Policy]] = []
     disagreement = Risk(Promise("disagreement", tolerance=tolerance), trace)
     for name in names:
@@ -102,10 +102,10 @@ def fastest(trace: Trace, names: Sequence[str], wanted: float, tolerance: float 
             replayed = trace.replay(policy)
             speedup = layer_cost(replayed.layer, trace.depth).speedup
             settings.append((1 - float(disagreement.losses(replayed).mean()), speedup, policy))
-    fast = [setting for setting in settings if setting[1] >= wanted]
+    fast = [setting for setting in settings if setting[1] >= speed]
     if not fast:
         most = max(setting[1] for setting in settings)
-        return None, {"sentence": f"{wanted:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
+        return None, {"sentence": f"{speed:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
     agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
     sentence = (
         f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on {len(trace):,} rows and "

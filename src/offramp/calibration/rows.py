@@ -32,13 +32,13 @@ def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) 
     own = given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
     data = rows_for(str(folder), config, given, "train" if own else "dev")
     hashes = hashes_of(data.rows.texts)
-    wanted = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
-    if not wanted.any():
+    chosen = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
+    if not chosen.any():
         raise BadInput(
             f"None of the rows that training set aside are in {data.name}; name others with --file or --split."
         )
     _, first = np.unique(hashes, return_index=True)
-    places = np.sort(first[wanted[first]])
+    places = np.sort(first[chosen[first]])
     origin = SET_ASIDE if own else _origin(folder, data, hashes, roles)
     return data.take(places), origin
 

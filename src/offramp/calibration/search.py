@@ -31,7 +31,7 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
     first = tried[0]
     values = [parameter(policy) or 0.0 for policy in tried]
     early = len(shape.exits) - 1
-    found = []
+    policies = []
     for price in PRICES:
         best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))
         chosen = [best] * early
@@ -39,8 +39,8 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
             for place in range(early):
                 options = {value: (*chosen[:place], value, *chosen[place + 1 :]) for value in values}
                 chosen[place] = min(values, key=lambda value: _worth(risk, first.with_threshold(options[value]), price))
-        found.append(first.with_threshold(tuple(chosen)))
-    return list(dict.fromkeys(found))
+        policies.append(first.with_threshold(tuple(chosen)))
+    return list(dict.fromkeys(policies))
 
 
 def _worth(risk: Risk, policy: Policy, price: float) -> float:

@@ -1,6 +1,7 @@
 """The curves of several runs of `offramp evaluate` in one figure and one table.
 
-All runs are about the same rows. The first one is what the others are measured against. With --elue-reference also
+All runs are about the same rows. The first one is what the others are measured against. Cost is counted in layers where
+a layer costs the same in all of them, else in operations. With --elue-reference also
 ELUE's score: the mean height of a run's points above a reference curve, operations counted as ELUE counts them.
 """
 
@@ -59,19 +60,21 @@ def tables(compared: Any, policy: str) -> str:
     from offramp.evaluation.compare import COSTS, tracks
     from offramp.report.tables import aligned, percent
 
-    def layers(value: float | None) -> str:
-        return "–" if value is None else f"{value:.2f}"
+    unit = compared.unit
+
+    def cost(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.2f}"
 
     names = [curve.name for curve in compared.curves]
-    costs = [f"{share * compared.depth:.1f} layers" for share in COSTS]
+    costs = [f"{share * compared.full:,.1f} {unit}" for share in COSTS]
     first = aligned(
         [f"{compared.metric} by {policy}", *costs],
         ([name, *map(percent, row)] for name, row in zip(names, compared.at_cost(), strict=True)),
     )
     goals = [f"{names[0]} {less}" for less in ("− 2 points", "− 1", "− 0.5", "at its best")]
     second = aligned(
-        ["layers that reach", *goals],
-        ([name, *map(layers, row)] for name, row in zip(names, compared.at_score(), strict=True)),
+        [f"{unit} that reach", *goals],
+        ([name, *map(cost, row)] for name, row in zip(names, compared.at_score(), strict=True)),
     )
     head = ["", f"mean height above {names[0]}, points"]
     rows = [[name, f"{100 * area:+.2f}"] for name, area in zip(names, compared.areas(), strict=True)]
@@ -89,16 +92,17 @@ def as_json(compared: Any, policy: str) -> str:
 
     from offramp.evaluation.compare import COSTS, tracks
 
-    told = {
+    numbers = {
         "data": compared.data,
         "metric": compared.metric,
         "policy": policy,
         "runs": [curve.name for curve in compared.curves],
-        "layers": [share * compared.depth for share in COSTS],
-        "score_at_layers": compared.at_cost(),
-        "layers_at_score": compared.at_score(),
+        "unit": compared.unit,
+        "costs": [share * compared.full for share in COSTS],
+        "score_at_cost": compared.at_cost(),
+        "cost_at_score": compared.at_score(),
         "area": compared.areas(),
         "elue_score": compared.elue,
         "track": tracks(compared),
     }
-    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"

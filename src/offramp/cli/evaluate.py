@@ -100,8 +100,8 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     from offramp.report.tables import checkpoints_table
     from offramp.training.folder import checkpoints
 
-    found = checkpoints(Path(args.model))
-    if not found:
+    saved = checkpoints(Path(args.model))
+    if not saved:
         raise BadInput(f"{args.model} has no checkpoints; train with --keep-checkpoints to evaluate them.")
     if args.trace is not None:
         raise BadValue("A trace is of one model; leave --trace out with --all-checkpoints.")
@@ -110,7 +110,7 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     with writing(args.output):
         args.output.mkdir(exist_ok=True)
     results = {}
-    for name, folder in found.items():
+    for name, folder in saved.items():
         results[name] = _evaluate(args, str(folder), args.output / name, options)
     print(checkpoints_table(results))
     print(f"\nWrote a folder for each in {args.output}.")
@@ -119,10 +119,12 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
 
 def summary(results: dict[str, Any]) -> str:
     """The tables, and what the chosen point gives."""
-    from offramp.report.tables import exits_table, headline, live_table, policies_table
+    from offramp.report.tables import exits_table, headline, live_table, policies_table, promise_and_sample
 
     parts = [exits_table(results), "times fewer layers than the full model, by answers that may differ from its:"]
     parts += [policies_table(results), headline(results)]
+    if promise := promise_and_sample(results):
+        parts.append(promise)
     if results.get("live"):
         parts.append(live_table(results))
     return "\n\n".join(parts)

@@ -87,7 +87,7 @@ def _written(name: str, facts: dict[str, Any]) -> str:
         lines.append("  tokenizer   none: put the backbone's tokenizer files beside the model before it reads texts")
     lines.append("")
     lines.append("  layer  head    reads")
-    lines += [f"  {one['layer']:>5}  {one['head']:<7} {one['pooling']}" for one in facts["exits"]]
+    lines += [f"  {spec['layer']:>5}  {spec['head']:<7} {spec['pooling']}" for spec in facts["exits"]]
     return "\n".join(lines)
 
 

@@ -74,16 +74,16 @@ def _add_recipe_option(group: argparse._ArgumentGroup, name: str, option: Field[
     )
 
 
-def _add(group: argparse._ArgumentGroup, one: Field[Any]) -> None:
-    flag, about = f"--{one.name.replace('_', '-')}", one.metadata
-    shown = "" if one.default in (None, MISSING) or isinstance(one.default, bool) else f" ({one.default})"
+def _add(group: argparse._ArgumentGroup, setting: Field[Any]) -> None:
+    flag, about = f"--{setting.name.replace('_', '-')}", setting.metadata
+    shown = "" if setting.default in (None, MISSING) or isinstance(setting.default, bool) else f" ({setting.default})"
     text = about["help"].replace("%", "%%") + shown
-    if one.type == "bool":
+    if setting.type == "bool":
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         return
     kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Any": _several}
-    kind = kinds[str(one.type).removesuffix(" | None")]
-    usual = "N" if kind is int else "X" if kind is float else one.name.split("_")[-1].upper()
+    kind = kinds[str(setting.type).removesuffix(" | None")]
+    usual = "N" if kind is int else "X" if kind is float else setting.name.split("_")[-1].upper()
     metavar = about.get("metavar") or usual
     group.add_argument(
         flag, type=kind, choices=about.get("choices"), metavar=None if "choices" in about else metavar, help=text
@@ -124,21 +124,21 @@ def run(args: argparse.Namespace) -> int:
 
 def collect(args: argparse.Namespace) -> Settings:
     """The file's options, then the command line's on top."""
-    found: dict[str, Any] = read_settings(args.config) if args.config is not None else {}
-    for one in fields(Settings):
-        given = getattr(args, one.name, None)
+    settings: dict[str, Any] = read_settings(args.config) if args.config is not None else {}
+    for field in fields(Settings):
+        given = getattr(args, field.name, None)
         if given is not None:
-            found[one.name] = given
+            settings[field.name] = given
     options = {name: getattr(args, name) for name in recipe_options() if getattr(args, name) is not None}
     if options:
-        found["recipe_options"] = dict(found.get("recipe_options") or {}) | options
+        settings["recipe_options"] = dict(settings.get("recipe_options") or {}) | options
     for name, what in (("backbone", "BACKBONE, the encoder to train"), ("output", "--output, the folder to write")):
-        if name not in found:
+        if name not in settings:
             raise BadValue(f"Give {what}.")
-    if isinstance(found.get("exits"), int):
-        found["exits"] = [found["exits"]]
+    if isinstance(settings.get("exits"), int):
+        settings["exits"] = [settings["exits"]]
     try:
-        return Settings(**found)
+        return Settings(**settings)
     except TypeError as err:
         raise BadValue(f"An option has the wrong kind of value: {err}.") from err
 

@@ -17,42 +17,61 @@ from offramp.report.files import read_results
 
 __all__ = ["Compared", "Curve", "compare", "curve_of", "reference_curve"]
 
-COSTS = (0.25, 0.4, 0.5, 0.6, 0.75, 1.0)  # shares of the layers of the deepest model
+COSTS = (0.25, 0.4, 0.5, 0.6, 0.75, 1.0)  # shares of what the most expensive full model costs
+LAYERS, OPERATIONS = "layers", "MFLOPs"
+ALIKE = 0.02  # full models whose operations differ by less have layers that cost the same
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The best that a run can do within each cost: its points' upper hull to the left, in layers."""
+    """The best that a run can do within each cost: its points' upper hull to the left."""
 
     name: str
-    layers: NDArray[np.float64]  # ascending
+    costs: NDArray[np.float64]  # ascending, in the comparison's unit
     scores: NDArray[np.float64]  # never falling: who may spend more need not
     elue: list[tuple[float, float]]  # (operations as ELUE counts, score), each once
     parameters: int
 
-    def at(self, layers: float) -> float | None:
+    def at(self, cost: float) -> float | None:
         """The best score within a cost; None where even the cheapest point costs more."""
-        place = int(np.searchsorted(self.layers, layers + 1e-9, side="right")) - 1
+        place = int(np.searchsorted(self.costs, cost + 1e-9, side="right")) - 1
         return float(self.scores[place]) if place >= 0 else None
 
     def cost_of(self, score: float) -> float | None:
         """The cheapest cost that reaches a score."""
         place = int(np.searchsorted(self.scores, score - 1e-12, side="left"))
-        return float(self.layers[place]) if place < len(self.scores) else None
+        return float(self.costs[place]) if place < len(self.scores) else None
 
 
-def curve_of(name: str, results: Mapping[str, Any], policy: str) -> Curve:
+def unit_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Layers where a layer costs the same in all runs; else operations, for a layer of a wider model costs more."""
+    depths = {run["model"]["depth"] for run in runs}
+    full = [_full(run, OPERATIONS) for run in runs]
+    return LAYERS if len(depths) == 1 and max(full) <= min(full) * (1 + ALIKE) else OPERATIONS
+
+
+def cost_of(point: Mapping[str, Any], unit: str) -> float:
+    """What a point costs."""
+    return float(point["mean_layers"] if unit == LAYERS else point["flops"] / 1e6)
+
+
+def _full(run: Mapping[str, Any], unit: str) -> float:
+    """What the full model costs."""
+    return cost_of(max(run["static"], key=lambda point: point["mean_layers"]), unit)
+
+
+def curve_of(name: str, results: Mapping[str, Any], policy: str, unit: str = LAYERS) -> Curve:
     """The curve of one policy of a run (`layer`: its exits alone)."""
     lines = dict(results["policies"]) | {"layer": results["static"]}
     if policy not in lines:
         raise BadInput(f"{name} has no curve of {policy!r}; it has {', '.join(lines)}.")
     if not results["data"]["metrics"]:
         raise BadInput(f"{name} was evaluated without labels; there is no score to compare.")
-    points = sorted(lines[policy], key=lambda point: (point["mean_layers"], -point["score"]))
-    layers = np.array([point["mean_layers"] for point in points])
+    points = sorted(lines[policy], key=lambda point: (cost_of(point, unit), -point["score"]))
+    costs = np.array([cost_of(point, unit) for point in points])
     scores = np.maximum.accumulate([point["score"] for point in points])
     counted = {(point["elue_flops"], point["score"]) for point in lines[policy] if point["elue_flops"] is not None}
-    return Curve(name, layers, scores, sorted(counted), int(results["model"]["parameters"]))
+    return Curve(name, costs, scores, sorted(counted), int(results["model"]["parameters"]))
 
 
 @dataclass(frozen=True)
@@ -61,16 +80,17 @@ class Compared:
 
     metric: str
     data: str
-    depth: int
+    unit: str  # what cost is counted in
+    full: float  # what the most expensive full model costs
     curves: tuple[Curve, ...]
     elue: dict[str, float | None] | None
 
     def at_cost(self) -> list[list[float | None]]:
         """Per run the score at each of COSTS."""
-        return [[curve.at(share * self.depth) for share in COSTS] for curve in self.curves]
+        return [[curve.at(share * self.full) for share in COSTS] for curve in self.curves]
 
     def at_score(self) -> list[list[float | None]]:
-        """Per run the layers that reach the first run's best score less 2, 1, 0.5 and 0 points."""
+        """Per run the cost that reaches the first run's best score less 2, 1, 0.5 and 0 points."""
         best = float(self.curves[0].scores[-1])
         return [[curve.cost_of(best - less) for less in (0.02, 0.01, 0.005, 0.0)] for curve in self.curves]
 
@@ -78,8 +98,8 @@ class Compared:
         """The mean height of each curve above the first one's, over the costs that both can afford."""
         found = []
         for curve in self.curves:
-            start = max(curve.layers[0], self.curves[0].layers[0])
-            costs = np.linspace(start, self.depth, 2001)
+            start = max(curve.costs[0], self.curves[0].costs[0])
+            costs = np.linspace(start, self.full, 2001)
             apart = [(curve.at(cost) or 0.0) - (self.curves[0].at(cost) or 0.0) for cost in costs]
             found.append(float(np.mean(apart)))
         return found
@@ -100,16 +120,17 @@ def compare(
     if len(names) != len(runs) or len(set(names)) < len(names):
         raise BadValue(f"{len(runs)} runs need as many different names; got {', '.join(names)}.")
     results = [read_results(run) for run in runs]
-    for run, one in zip(runs[1:], results[1:], strict=True):
-        _check_same_data(runs[0], results[0], run, one)
-    curves = tuple(curve_of(name, one, policy) for name, one in zip(names, results, strict=True))
+    for run, result in zip(runs[1:], results[1:], strict=True):
+        _check_same_data(runs[0], results[0], run, result)
+    unit = unit_of(results)
+    curves = tuple(curve_of(name, result, policy, unit) for name, result in zip(names, results, strict=True))
     scores = None
     if reference:
         known = reference_curve(reference)
         scores = {curve.name: elue_score(curve.elue, known, clamp) if curve.elue else None for curve in curves}
     data = results[0]["data"]
-    depth = max(one["model"]["depth"] for one in results)
-    return Compared(data["metrics"][0], data["name"], depth, curves, scores), results
+    full = max(_full(result, unit) for result in results)
+    return Compared(data["metrics"][0], data["name"], unit, full, curves, scores), results
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -149,7 +170,8 @@ def draw(folder: Path, compared: Compared, results: Sequence[Mapping[str, Any]],
         for curve, one in zip(compared.curves, results, strict=True)
     ]
     exits = [(f"{curve.name}, exits", one["static"]) for curve, one in zip(compared.curves, results, strict=True)]
-    figures.curves(folder, lines, compared.metric, title=f"{compared.data}, {policy}", exits=exits)
+    cost = "mean_layers" if compared.unit == LAYERS else "flops"
+    figures.curves(folder, lines, compared.metric, title=f"{compared.data}, {policy}", exits=exits, cost=cost)
 
 
 def tracks(compared: Compared) -> dict[str, str]:

@@ -237,17 +237,17 @@ def _csv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]
 
 def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
     kind = "column" if source.has_header else "column number"
-    wanted = source.text_column
-    if wanted is None:
-        wanted = next((name for name in USUAL_COLUMNS if name in header), header[0] if len(header) == 1 else None)
-    if wanted is None:
+    text = source.text_column
+    if text is None:
+        text = next((name for name in USUAL_COLUMNS if name in header), header[0] if len(header) == 1 else None)
+    if text is None:
         raise BadInput(
             f"{source.name} has the columns {', '.join(header)}; say with --text-column which one holds the text."
         )
-    for name in (wanted, source.pair_column):
+    for name in (text, source.pair_column):
         if name is not None and name not in header:
             raise BadInput(f"{source.name}: {UnknownName(kind, name, header)}")
-    return header.index(wanted), None if source.pair_column is None else header.index(source.pair_column)
+    return header.index(text), None if source.pair_column is None else header.index(source.pair_column)
 
 
 def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], text: int, pair: int | None) -> Text:

@@ -48,17 +48,18 @@ def curves(
     exits: Sequence[Line] = (),
     oracle: Line | None = None,
     chosen: Mapping[str, Any] | None = None,
+    cost: str = "mean_layers",
 ) -> None:
-    """Score (without labels: agreement) against mean layers; `exits` are drawn as markers."""
+    """Score (without labels: agreement) against `cost` (mean layers, or flops); `exits` are drawn as markers."""
     plt = _pyplot()
     value = "agreement" if metric is None else "score"
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
     for (name, points), colour in zip(lines, _colours(len(lines)), strict=True):
-        ordered = sorted(points, key=lambda point: point["mean_layers"])
-        axes.plot(*_columns(ordered, value), color=colour, linewidth=1.6, label=name)
+        ordered = sorted(points, key=lambda point: point[cost])
+        axes.plot(*_columns(ordered, value, cost), color=colour, linewidth=1.6, label=name)
     for (name, points), colour in zip(exits, _colours(len(exits)), strict=True):
         shown = {"color": colour if len(exits) > 1 else "#777777", "markersize": 4, "linestyle": "none"}
-        axes.plot(*_columns(points, value), marker="s", label=name, **shown)
+        axes.plot(*_columns(points, value, cost), marker="s", label=name, **shown)
     if oracle is not None and metric is not None:
         best, deepest = oracle[1][-1], {"mean_layers": axes.get_xlim()[1]}  # more layers cannot help it further
         axes.plot(*_columns([*oracle[1], {**best, **deepest}], value), color="#999999", linestyle=":", label=oracle[0])
@@ -67,7 +68,7 @@ def curves(
         axes.annotate(
             chosen["policy"], (chosen["mean_layers"], 100 * chosen[value]), (8, -12), textcoords="offset points"
         )
-    axes.set_xlabel("mean layers run")
+    axes.set_xlabel("mean layers run" if cost == "mean_layers" else "operations per text, MFLOPs")
     axes.set_ylabel(f"{metric}, percent" if metric else "same answer as the full model, percent")
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(fontsize=8)
@@ -93,8 +94,11 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def _columns(points: Sequence[Mapping[str, Any]], value: str) -> tuple[list[float], list[float]]:
-    return [point["mean_layers"] for point in points], [100 * point[value] for point in points]
+def _columns(
+    points: Sequence[Mapping[str, Any]], value: str, cost: str = "mean_layers"
+) -> tuple[list[float], list[float]]:
+    scale = 1.0 if cost == "mean_layers" else 1e-6
+    return [scale * point[cost] for point in points], [100 * point[value] for point in points]
 
 
 def _save(plt: Any, figure: Any, folder: Path, name: str) -> None:

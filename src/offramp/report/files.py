@@ -88,9 +88,11 @@ def _check_point(file: Path, place: str, point: Any, scored: bool) -> None:
     """The numbers of a point that curves are made of."""
     if not isinstance(point, dict):
         raise _unreadable(file, f"{place} is {point!r:.40}")
-    needed = ("mean_layers", "agreement", *(["score"] if scored else []))
-    for name in (*needed, "flops", "elue_flops"):
-        value = point.get(name)
+    needed = ("mean_layers", "agreement", "flops", *(["score"] if scored else []))
+    for name in (*needed, "elue_flops"):
+        if name not in point:
+            raise _unreadable(file, f"{place} has no {name}")
+        value = point[name]
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and -MOST <= value <= MOST
         if not is_number and (name in needed or value is not None):
             raise _unreadable(file, f"{place}.{name} is {value!r:.40}")

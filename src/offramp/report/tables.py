@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "checkpoints_table", "exits_table", "headline", "live_table", "percent", "policies_table"]
+__all__ = [
+    "aligned",
+    "checkpoints_table",
+    "exits_table",
+    "headline",
+    "live_table",
+    "percent",
+    "policies_table",
+    "promise_and_sample",
+]
 
 OTHER_ANSWERS = (0.005, 0.01, 0.02, 0.05)  # shares of answers that differ from the full model's
 
@@ -82,6 +91,23 @@ def headline(results: Mapping[str, Any]) -> str:
     if results["picked_here"]:
         said += "\nPicked on these very rows, so without a promise; `offramp calibrate` gives one."
     return said
+
+
+def promise_and_sample(results: Mapping[str, Any]) -> str | None:
+    """What a promise about disagreement means beside the share that these rows show; None where there is none."""
+    promise = (results.get("calibration") or {}).get("promise")
+    if not promise or promise["of"] != "disagreement":
+        return None
+    from scipy import stats
+
+    rows, risk = results["data"]["rows"], promise["risk"]
+    most = stats.binom.ppf(0.95, rows, risk) / rows
+    return (
+        f"Promised, with {100 * promise['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "
+        "rows like those it was tested on. A sample scatters around that: of "
+        f"{rows:,} rows with a true share of exactly {100 * risk:g} %, one sample in twenty shows more than "
+        f"{percent(most)} %. These rows show {percent(1 - results['chosen']['agreement'])} %."
+    )
 
 
 def checkpoints_table(results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -106,8 +106,8 @@ def _cost(config: AdaptiveConfig, layers: list[int], file: Path, *, static: bool
     at = {point.layer: cost for point, cost in zip(config.exit_points, costs, strict=True)}
     flops = float(np.mean([at[layer] for layer in layers]))
     size = count_parameters(config)
-    told = {file.name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
+    figures = {file.name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
     beside = file.with_suffix(".json")
     with staged_file(beside, overwrite) as out:
-        out.write(json.dumps(told, indent=1) + "\n")
+        out.write(json.dumps(figures, indent=1) + "\n")
     return [beside]

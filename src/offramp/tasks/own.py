@@ -55,10 +55,10 @@ def rows_of(table: Table, task: Task) -> Rows:
         numbers.append(number)
     if not texts:
         raise BadInput(f"{table.name} has no row with a label.")
-    told = list(table.skipped)
+    notes = list(table.skipped)
     if unlabelled:
-        told.append(f"{len(unlabelled)} rows without a label were skipped, the first at {table.at(unlabelled[0])}.")
-    return Rows(texts, numbers, tuple(told))
+        notes.append(f"{len(unlabelled)} rows without a label were skipped, the first at {table.at(unlabelled[0])}.")
+    return Rows(texts, numbers, tuple(notes))
 
 
 def _problem(table: Table, wanted: str) -> Problem:

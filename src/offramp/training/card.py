@@ -11,21 +11,21 @@ from offramp.training.settings import Settings
 __all__ = ["training_notes"]
 
 
-def training_notes(told: Mapping[str, Any], settings: Settings, recipe: Recipe) -> str:
+def training_notes(run: Mapping[str, Any], settings: Settings, recipe: Recipe) -> str:
     """Markdown, kept in the config so that a copy of the model keeps it."""
-    rows, metric = told["rows"], told["metric"]
-    options = ", ".join(f"{key} {value}" for key, value in told["recipe_options"].items() if key != "faithful" or value)
+    rows, metric = run["rows"], run["metric"]
+    options = ", ".join(f"{key} {value}" for key, value in run["recipe_options"].items() if key != "faithful" or value)
     lines = [
         "## How it was made",
         "",
-        f"Task {told['task']}; {rows['train']:,} training rows, {rows['calibration']:,} set aside for calibration.",
+        f"Task {run['task']}; {rows['train']:,} training rows, {rows['calibration']:,} set aside for calibration.",
         f"Recipe `{recipe.name}`"
         + (f" ({options})" if options else "")
         + (f", {recipe.paper}." if recipe.paper else "."),
-        f"Seed {settings.seed}, {told['seconds'] / 60:.0f} minutes. Every option is in `training.yaml`;",
+        f"Seed {settings.seed}, {run['seconds'] / 60:.0f} minutes. Every option is in `training.yaml`;",
         "`offramp train --config training.yaml --output …` repeats the run.",
     ]
-    for name, exits in told["dev"].items():
+    for name, exits in run["dev"].items():
         others = [key for key in exits[0] if key != metric]
         lines += [
             "",
@@ -34,6 +34,6 @@ def training_notes(told: Mapping[str, Any], settings: Settings, recipe: Recipe) 
             f"| exit on layer | {' | '.join([metric, *others])} |",
             "|---" * (2 + len(others)) + "|",
         ]
-        for layer, one in zip(told["layers"], exits, strict=True):
-            lines.append(f"| {layer} | " + " | ".join(f"{100 * one[key]:.1f}" for key in [metric, *others]) + " |")
+        for layer, scores in zip(run["layers"], exits, strict=True):
+            lines.append(f"| {layer} | " + " | ".join(f"{100 * scores[key]:.1f}" for key in [metric, *others]) + " |")
     return "\n".join(lines)

@@ -37,8 +37,8 @@ def read_data(settings: Settings) -> Data:
     """Read the splits, say what was skipped, set the calibration rows aside."""
     task, train, dev = _task(settings) if settings.task is not None else _own(settings)
     for rows in (train, *dev.values()):
-        for told in rows.skipped:
-            logger.warning("%s", told)
+        for note in rows.skipped:
+            logger.warning("%s", note)
     if settings.train_rows is not None:
         train = _some(train, settings.train_rows, settings.seed)
     kept, held = hold_out(train, settings.calibration_split, settings.seed)

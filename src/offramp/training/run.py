@@ -264,10 +264,10 @@ class Job:
 
     def _judge(self, stage: Stage) -> str | None:
         """The score on dev that chooses the checkpoint, as the library calls it; none: the last one stays."""
-        wanted = self.settings.select
-        if wanted == "none":
+        asked = self.settings.select
+        if asked == "none":
             return None
-        name = stage.judged_by if wanted == "auto" else wanted
+        name = stage.judged_by if asked == "auto" else asked
         if name.isdigit():
             if int(name) not in self.layers:
                 raise BadValue(f"select is {name}, but the exits sit on {', '.join(map(str, self.layers))}.")
@@ -319,10 +319,10 @@ class Job:
     def write(self, dev: dict[str, list[dict[str, float]]], stages: list[dict[str, Any]]) -> None:
         """The model folder: weights, tokenizer, card, scores, and who was where."""
         data, task = self.data, self.data.task
-        told = {
+        scores = {
             "task": task.name,
             "recipe": self.recipe.name,
-            "recipe_options": {one.name: getattr(self.recipe, one.name) for one in fields(self.recipe)},
+            "recipe_options": {option.name: getattr(self.recipe, option.name) for option in fields(self.recipe)},
             "metric": task.metrics[0],
             "layers": list(self.layers),
             "dev": dev,
@@ -342,13 +342,13 @@ class Job:
         }
         new = self.output / ".new"
         shutil.rmtree(new, ignore_errors=True)
-        self.model.config.notes = card.training_notes(told, self.settings, self.recipe)
+        self.model.config.notes = card.training_notes(scores, self.settings, self.recipe)
         roles = {"train": data.train, "calibration": data.calibration}
         hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
         hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
         with writing(self.output):
             self.model.save_pretrained(new)
-            (new / SCORES).write_text(json.dumps(told, indent=1), encoding="utf-8")
+            (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
             holdout.write_hashes(new, hashes)
         folder.finish(new, self.output, self.settings.keep_checkpoints)
 

@@ -33,18 +33,18 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
     if main:
         with writing(output):
             output.mkdir(exist_ok=True)
-        for one in runs:
-            folder.check(one, resume, overwrite, int(os.environ.get("WORLD_SIZE", "1")))
-    results = [train(one, resume=resume, overwrite=overwrite) for one in runs]
+        for run in runs:
+            folder.check(run, resume, overwrite, int(os.environ.get("WORLD_SIZE", "1")))
+    results = [train(run, resume=resume, overwrite=overwrite) for run in runs]
     dev: dict[str, Any] = {}
     for name in results[0].dev:
-        scores = np.array([[one[result.metric] for one in result.dev[name]] for result in results])
+        scores = np.array([[exit_[result.metric] for exit_ in result.dev[name]] for result in results])
         scores = np.column_stack([scores, scores.mean(1)])  # the exits, then their mean
         spread = scores.std(0, ddof=1) if len(seeds) > 1 else np.zeros(scores.shape[1])
         dev[name] = {"mean": scores.mean(0).tolist(), "sd": spread.tolist()}
-    told = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": dev}
+    means = {"seeds": seeds, "metric": results[0].metric, "layers": list(results[0].layers), "dev": dev}
     if main:
-        (output / SUMMARY).write_text(json.dumps(told, indent=1), encoding="utf-8")
+        (output / SUMMARY).write_text(json.dumps(means, indent=1), encoding="utf-8")
     return results
 
 

@@ -1,0 +1,128 @@
+"""A promise is about what it was tested on: whatever changes that drops it, in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import offramp
+from offramp import AdaptiveModel
+from offramp.cli.main import main
+from tests.reviews import QUICK, rows
+
+PROMISED = "With 90 % confidence at most 5 %"
+
+
+@pytest.fixture(scope="module")
+def calibrated(trained, tmp_path_factory):
+    """A model with a promise."""
+    folder = tmp_path_factory.mktemp("promised") / "model"
+    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    assert main(["calibrate", str(folder), "--risk", "0.05", "--confidence", "0.9", "--temperature"]) == 0
+    return folder
+
+
+def promised(folder) -> bool:
+    """Whether config and card repeat the promise, which they do together or not at all."""
+    config = json.loads((folder / "config.json").read_text())
+    on_card = PROMISED in (folder / "README.md").read_text()
+    assert on_card == (config["calibrated"] is not None)
+    return on_card
+
+
+def test_as_it_was_tested_the_promise_is_repeated(calibrated, tmp_path, capsys, caplog):
+    saved = json.loads((calibrated / "config.json").read_text())["calibrated"]
+    model = AdaptiveModel.from_pretrained(calibrated)
+    assert saved["fingerprint"] == model.runner().fingerprint == offramp.load(calibrated).fingerprint
+    assert saved["policy"] == str(model.config.exit_policy) and saved["dtype"] == "float32"
+    assert promised(calibrated) and not caplog.records
+    assert main(["info", str(calibrated)]) == 0 and PROMISED in capsys.readouterr().out
+    model.save_pretrained(tmp_path / "copy")
+    assert promised(tmp_path / "copy")
+    assert (tmp_path / "copy" / "calibration.json").read_bytes() == (calibrated / "calibration.json").read_bytes()
+
+
+def changed_weight(model):
+    with torch.no_grad():
+        next(model.exits.parameters()).add_(1e-3)
+
+
+def other_policy(model):
+    model.config.policy = "entropy:0.6"
+
+
+def other_exit(model):
+    model.config.exits[0]["temperature"] *= 1.5
+
+
+def other_labels(model):
+    model.config.id2label = {0: "bad", 1: "good"}
+
+
+def other_length(model):
+    model.config.max_tokens = 9
+
+
+def other_tokenizer(model):
+    model.tokenizer.add_tokens(["stranger"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [changed_weight, torch.nn.Module.half, other_policy, other_exit, other_labels, other_length, other_tokenizer],
+)
+def test_saved_after_a_change_the_promise_is_gone(change, calibrated, tmp_path, caplog):
+    model = AdaptiveModel.from_pretrained(calibrated)
+    change(model)
+    model.save_pretrained(tmp_path / "changed")
+    assert not promised(tmp_path / "changed") and not (tmp_path / "changed" / "calibration.json").exists()
+    assert len(caplog.records) == 1 and "does not hold here" in caplog.text and "Calibrate again." in caplog.text
+
+
+def edited(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize("change", ["weights", "policy", "max_tokens", "dtype", "option"])
+def test_something_else_loaded_says_so_and_repeats_nothing(change, calibrated, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(calibrated, folder)
+    options = []
+    if change == "weights":
+        model = AdaptiveModel.from_pretrained(folder)
+        changed_weight(model)
+        weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+        from safetensors.torch import save_file
+
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    elif change == "policy":
+        edited(folder, policy={"name": "entropy", "threshold": 0.69})
+    elif change == "max_tokens":
+        edited(folder, max_tokens=7)
+    else:
+        options = ["--dtype", "bfloat16"] if change == "dtype" else ["--max-length", "7"]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{text}\n" for text, _ in rows(20)))
+    call = ["evaluate", str(folder), "--file", str(texts), "--no-live", "-o", str(tmp_path / "run"), *options]
+    assert main(call) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "promised" in line]
+    assert len(notes) == 1 and "does not hold here" in notes[0]
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["calibration"] is None
+    assert PROMISED not in (tmp_path / "run" / "report.html").read_text()
+    if not options:
+        assert main(["info", str(folder)]) == 0 and PROMISED not in capsys.readouterr().out
+
+
+def test_training_on_clears_promise_policy_and_temperatures(calibrated, reviews, tmp_path):
+    before = json.loads((calibrated / "config.json").read_text())
+    assert any(spec["temperature"] != 1 for spec in before["exits"]) and before["policy"]["name"] == "entropy"
+    call = ["train", calibrated, "--task", "sst-2", "--data-dir", reviews, "-o", tmp_path / "on", "--max-steps", "1"]
+    assert main([str(part) for part in (*call, "--cpu", "--batch-size", QUICK["batch_size"])]) == 0
+    after = json.loads((tmp_path / "on" / "config.json").read_text())
+    assert not promised(tmp_path / "on")
+    assert after["policy"] == {"name": "never"} and all(spec["temperature"] == 1 for spec in after["exits"])
+    assert after["max_tokens"] == before["max_tokens"]
