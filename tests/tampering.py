@@ -75,6 +75,11 @@ TORN = {
     "is a long number": lambda content: b'{"a": ' + b"9" * 5000 + b"}",
     "is said twice": lambda content: content + content,
 }
+PANIC = (
+    "thread '",
+    "note: run with `RUST_BACKTRACE",
+    "no entry found for key",
+)  # what tokenizers print before they raise
 NOTES = ("does not say what it was trained on", "what was promised of it does not hold here", "it was cut there")
 
 
@@ -281,14 +286,14 @@ class Outcome:
     def faults(self, codes: tuple[int, ...] = (0, 2), tells_progress: bool = False) -> list[str]:
         """What is wrong with that ending."""
         found = [self.trace] if self.trace else []
-        strange = [line for line in self.err.splitlines() if not line.startswith("offramp")]
+        strange = [line for line in self.err.splitlines() if line and not line.startswith(("offramp", *PANIC))]
         if not self.trace and self.code not in codes:
             found.append(f"code {self.code}")
         if strange and not (tells_progress and self.code == 0):
             found.append(f"a line that is not ours: {strange[0]:.200}")
         if self.code == 2 and (self.out or not self.err):
             found.append("a failure that prints a result, or nothing")
-        errors = [line for line in self.err.splitlines() if not any(note in line for note in NOTES)]
+        errors = [line for line in self.err.splitlines() if not any(note in line for note in (*NOTES, *PANIC)) and line]
         if self.code == 2 and len(errors) > 1:
             found.append(f"more than one line: {self.err:.300}")
         return found

@@ -50,6 +50,7 @@ LEAST_1: tuple[str, ...] = (
 )
 LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
 LARGEST = 10_000_000  # of any of them
+HOTTEST = 1_000_000  # a temperature that leaves nothing of an answer
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
 POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
@@ -67,8 +68,11 @@ class ExitSpec:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 < self.temperature < float("inf"):
-            raise BadModel(f"The exit on layer {self.layer} has the temperature {self.temperature!r}; it is above 0.")
+        if not _is_number(self.temperature) or not 0 < self.temperature <= HOTTEST:
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has the temperature {self.temperature!r:.60}; it is above 0 and "
+                f"at most {HOTTEST:,}."
+            )
         if not isinstance(self.head, str) or self.head not in HEADS:
             raise UnknownName("head", str(self.head), HEADS)
         if not isinstance(self.pooling, str) or self.pooling not in POOLINGS:
@@ -293,6 +297,8 @@ def _check_backbone(saved: Mapping[str, Any]) -> None:
     if kind not in FAMILIES:
         raise BadModel(f"config.json: {UnknownName('backbone family', kind, FAMILIES)}")
     for name, value in saved.items():
+        if "dropout" in name and _is_number(value) and not 0 <= value <= 1:
+            raise BadModel(f"config.json: `backbone.{name}` is {value!s:.20}; it is from 0 to 1.")
         if not isinstance(value, int) or isinstance(value, bool) or not SIZES.search(name):
             continue
         least = 1 if name in LEAST_1 else 0

@@ -54,6 +54,10 @@ def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]
         if _is_a_bug(err) or _is_memory(err):
             raise
         raise BadModel(_explain(str(name), what, err)) from err
+    except BaseException as err:
+        if type(err).__name__ != "PanicException":  # of a library in Rust that gave up
+            raise
+        raise BadModel(_explain(str(name), what, err)) from err
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def _is_memory(err: Exception) -> bool:
     return isinstance(err, MemoryError) or "allocate memory" in str(err) or "out of memory" in str(err).lower()
 
 
-def _explain(name: str, what: str, err: Exception) -> str:
+def _explain(name: str, what: str, err: BaseException) -> str:
     folder = Path(name)
     if folder.is_file():
         return f"{name} is a file; a model is a folder with config.json and model.safetensors."
@@ -112,6 +116,6 @@ def _torn(folder: Path) -> str | None:
     return None
 
 
-def _line(err: Exception) -> str:
+def _line(err: BaseException) -> str:
     text = " ".join(str(err).split()) or type(err).__name__
     return text if len(text) <= 240 else text[:237] + "..."
