@@ -222,7 +222,8 @@ class AdaptiveModel(PreTrainedModel):
                 tokenizer = AutoTokenizer.from_pretrained(
                     self.name_or_path, config=self.config.backbone, **self._hub_options
                 )
-                tokenizer(["a text", ""], ["its partner", ""])  # what is wrong with its rules is said only now
+                for partners in (None, ["its partner", ""]):  # what is wrong with its rules it says only now
+                    tokenizer(["a text", ""], partners)
             _check_vocabulary(tokenizer, self.config.backbone.vocab_size, self.name_or_path)
             self._tokenizer = tokenizer
         return self._tokenizer
