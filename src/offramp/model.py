@@ -223,7 +223,7 @@ class AdaptiveModel(PreTrainedModel):
                     self.name_or_path, config=self.config.backbone, **self._hub_options
                 )
                 for partners in (None, ["its partner", ""]):  # what is wrong with its rules it says only now
-                    tokenizer(["a text", ""], partners)
+                    tokenizer(["a text", ""], partners, truncation=True, max_length=8)
             _check_vocabulary(tokenizer, self.config.backbone.vocab_size, self.name_or_path)
             self._tokenizer = tokenizer
         return self._tokenizer
