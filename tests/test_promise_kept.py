@@ -10,8 +10,14 @@ import torch
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.calibration.choice import CalibrationOptions
+from offramp.calibration.risks import Promise
+from offramp.calibration.run import calibrate
 from offramp.cli.main import main
-from tests.reviews import QUICK, rows
+from offramp.tasks import TASKS
+from offramp.tasks.rows import DataOptions
+from offramp.training.run import _again
+from tests.reviews import QUICK, rows, settings
 
 PROMISED = "With 90 % confidence at most 5 %"
 
@@ -70,9 +76,27 @@ def other_tokenizer(model):
     model.tokenizer.add_tokens(["stranger"])
 
 
+def other_side(model):
+    model.tokenizer.truncation_side = "left"
+
+
+def other_inputs(model):
+    model.tokenizer.model_input_names = ["input_ids", "attention_mask"]
+
+
 @pytest.mark.parametrize(
     "change",
-    [changed_weight, torch.nn.Module.half, other_policy, other_exit, other_labels, other_length, other_tokenizer],
+    [
+        changed_weight,
+        torch.nn.Module.half,
+        other_policy,
+        other_exit,
+        other_labels,
+        other_length,
+        other_tokenizer,
+        other_side,
+        other_inputs,
+    ],
 )
 def test_saved_after_a_change_the_promise_is_gone(change, calibrated, tmp_path, caplog):
     model = AdaptiveModel.from_pretrained(calibrated)
@@ -126,3 +150,24 @@ def test_training_on_clears_promise_policy_and_temperatures(calibrated, reviews,
     assert not promised(tmp_path / "on")
     assert after["policy"] == {"name": "never"} and all(spec["temperature"] == 1 for spec in after["exits"])
     assert after["max_tokens"] == before["max_tokens"]
+
+
+def test_training_on_learns_with_the_temperatures_that_are_saved(calibrated, tmp_path):
+    """The config was cleared, the heads went on dividing by the old temperatures."""
+    model = _again(settings(calibrated, tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    assert {head.temperature for head in model.exits.values()} == {1.0}
+    edited = AdaptiveModel.from_pretrained(calibrated, dtype=torch.bfloat16)  # whose promise is dropped on the way
+    edited.save_pretrained(tmp_path / "short")
+    again = _again(settings(tmp_path / "short", tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    assert again.config.policy == {"name": "never"} and {head.temperature for head in again.exits.values()} == {1.0}
+
+
+def test_the_runner_in_hand_stays_as_it_was(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
+    runner = offramp.load(folder)
+    texts = [text for text, _ in rows(9)]
+    before, exits = runner.answer(texts, policy="layer:1"), runner.config.exits
+    calibrate(runner, DataOptions(), Promise("disagreement", 0.05, 0.9), CalibrationOptions(temperature=True))
+    assert (runner.answer(texts, policy="layer:1").logits == before.logits).all() and runner.config.exits == exits
+    warm = offramp.load(folder)
+    assert warm.config.calibrated["fingerprint"] == warm.fingerprint != runner.fingerprint

@@ -72,8 +72,12 @@ class Runner:
 
     def __post_init__(self) -> None:
         longest = self.config.family.max_length(self.config.backbone)
-        if not 1 <= self.limit <= longest:
-            raise BadValue(f"The maximum length is {self.limit} tokens; the backbone has positions for 1 to {longest}.")
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + 1
+        if not least <= self.limit <= longest:
+            raise BadValue(
+                f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
+                f"{longest}."
+            )
 
     @property
     def backend(self) -> str:
@@ -107,13 +111,17 @@ class Runner:
     # -- answering -------------------------------------------------------------------------------
 
     def chunks(
-        self, texts: Iterable[Text], batch_tokens: int | None = None, progress: bool | None = None
+        self,
+        texts: Iterable[Text],
+        batch_tokens: int | None = None,
+        progress: bool | None = None,
+        quiet: bool = False,
     ) -> Iterator[Chunk]:
         """A stream's texts as chunks of batches on this device."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
         budget = padded_tokens(batch_tokens, self.device)
-        return chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress)
+        return chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress, quiet)
 
     def stream(
         self,

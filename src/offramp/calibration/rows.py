@@ -39,8 +39,8 @@ def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) 
         )
     _, first = np.unique(hashes, return_index=True)
     places = np.sort(first[chosen[first]])
-    origin = SET_ASIDE if own else _origin(folder, data, hashes, roles)
-    return data.take(places), origin
+    data = data.take(places)
+    return data, _origin(folder, data, hashes[places], roles)
 
 
 def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]) -> str:

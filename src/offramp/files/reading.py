@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ FORMATS = {
 ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
 USUAL_COLUMNS = ("text", "sentence")
-EMPTY: dict[str, Any] = {}  # a row of a file without rows
+LOOKED_AT = 100  # JSON lines whose fields tell the columns
 
 Text = str | tuple[str, str]
 
@@ -90,7 +91,7 @@ def check_file(source: Source) -> None:
 
 
 def columns_of(source: Source) -> list[str] | None:
-    """The names of a file's columns (JSON lines: of its first row); None where rows are bare texts."""
+    """The names of a file's columns (JSON lines: of its first rows); None where rows are bare texts."""
     check_file(source)
     if source.format == "text":
         return None
@@ -98,8 +99,10 @@ def columns_of(source: Source) -> list[str] | None:
         return [str(name) for name in _parquet(source).schema_arrow.names]
     if source.format == "jsonl":
         with _open(source) as file:
-            _, first = next(_objects(source, file), (0, EMPTY))
-        return list(first) if isinstance(first, Mapping) else None
+            first = [row for _, row in itertools.islice(_objects(source, file), LOOKED_AT)]
+        if any(not isinstance(row, Mapping) for row in first):
+            return None
+        return list(dict.fromkeys(name for row in first for name in row))
     header = next(read_cells(source), (0, [""]))[1]
     return header if source.has_header else [str(column) for column in range(1, len(header) + 1)]
 

@@ -27,6 +27,8 @@ def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> T
     several = problem is MULTI_LABEL
     found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
     labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
+    if not labels:
+        raise BadInput(f"{table.name} has no label in any row: there is nothing to learn.")
     if len(labels) < 2 and problem is SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
     return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=several)
@@ -48,7 +50,7 @@ def rows_of(table: Table, task: Task) -> Rows:
         if not task.multi_label and _written(label) == "":
             unlabelled.append(row)
             continue
-        number = _number(label, task, table.label_names is not None)
+        number = _number(label, task, table.label_names)
         if number is None:
             raise BadInput(f"{table.at(row)}: {unknown_label(label, task.labels)}")
         texts.append(table.texts[row])
@@ -73,21 +75,35 @@ def _problem(table: Table, wanted: str) -> Problem:
     return REGRESSION if fractions and None not in values else SINGLE_LABEL
 
 
-def _number(label: Any, task: Task, named: bool) -> Any:
+def _number(label: Any, task: Task, names: Sequence[str] | None) -> Any:
+    """A label as a model has it: a class's number, 0 and 1 per label, a value; None where it is none of the task's."""
+    if task.labels is None:
+        return parse_label(_written(label), None)
     if task.multi_label:
-        assert task.labels is not None
-        places = [_place(one, task.labels, named) for one in _several(label)]
+        places = [_place(one, task, names) for one in _several(label)]
         return None if None in places else [int(place in places) for place in range(len(task.labels))]
-    if named and isinstance(label, int) and task.labels is not None:
-        return label if 0 <= label < len(task.labels) else None
-    return parse_label(_written(label), task.labels)
+    return _place(label, task, names)
 
 
-def _place(label: Any, labels: Sequence[str], named: bool) -> int | None:
-    if named and isinstance(label, int):
-        return label if 0 <= label < len(labels) else None
-    place = parse_label(_written(label), tuple(labels))
+def _place(label: Any, task: Task, names: Sequence[str] | None) -> int | None:
+    """A class's number; a data set's own number counts by its name, which may stand elsewhere in the task's order.
+
+    A benchmark on the Hub may name its classes otherwise; there the numbers are the task's.
+    """
+    labels = task.labels or ()
+    if names is not None and isinstance(label, int) and not isinstance(label, bool):
+        if not 0 <= label < len(names):
+            return None
+        if task.name != "own" and not same_names(names, labels):
+            return label if label < len(labels) else None
+        label = names[label]
+    place = parse_label(_written(label), labels)
     return None if place is None else int(place)
+
+
+def same_names(names: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether two lists of classes hold the same ones, in whatever order and case."""
+    return {*map(str.casefold, names)} == {*map(str.casefold, labels)}
 
 
 def _spellings(name: str, found: Iterable[Any]) -> list[str]:

@@ -33,7 +33,8 @@ def hold_out(rows: Rows, share: float, seed: int) -> tuple[NDArray[np.int64], ND
     out = held[which]
     if not out.any():
         raise BadValue(
-            f"{len(rows)} rows are too few to hold out {share:.0%} for calibration; give --calibration-split 0."
+            f"{len(first)} different texts are too few to hold out {share:.0%} for calibration; "
+            "give --calibration-split 0."
         )
     return np.flatnonzero(~out), np.flatnonzero(out)
 

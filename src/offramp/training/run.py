@@ -138,6 +138,8 @@ def _again(settings: Settings, task: Task) -> AdaptiveModel:
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
     config = model.config
     promise.forget(config)
+    for spec in config.exit_specs:
+        model.exits.head(spec.layer).temperature = spec.temperature
     names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
@@ -356,7 +358,7 @@ class Job:
 def _balanced(labels: Any, classes: int) -> list[float]:
     """Rare classes count more: rows / (classes × rows of the class); multi-label: noes per yes."""
     if labels.ndim == 2:
-        yes = labels.sum(0).clip(1)
-        return [float(value) for value in (len(labels) - yes) / yes]
+        yes = labels.sum(0)
+        return [float(value) for value in (len(labels) - yes).clip(1) / yes.clip(1)]
     counts = np.bincount(labels, minlength=classes).clip(1)
     return [float(value) for value in len(labels) / (classes * counts)]
