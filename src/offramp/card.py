@@ -50,7 +50,7 @@ for answer in model.predict(["a text", "another text"]):
 def write(config: AdaptiveConfig, folder: Path) -> None:
     """Put the card into a folder, unless somebody wrote another one there."""
     file = folder / "README.md"
-    if not file.exists() or MARK in file.read_text("utf-8"):
+    if not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes()):
         file.write_text(model_card(config), encoding="utf-8")
 
 

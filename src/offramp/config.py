@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
 from offramp import policies
 from offramp.backbones import FAMILIES, Family
-from offramp.errors import BadModel, BadValue, OfframpError, UnknownName
+from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.files.faults import reading
 from offramp.policies import Policy
 from offramp.problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from offramp.stepper import ExitPoint, Shape, points_on
@@ -30,6 +33,25 @@ RAMPS = {
     "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
     "judges": "BERxiT: its pooler is what LTE reads on the last layer",
 }
+NEEDED = {  # in a config.json, where what is missing would silently become something else
+    "backbone": "the encoder's own config",
+    "exits": "the list of exits",
+    "problem_type": "the kind of answer",
+}
+SIZES = re.compile(r"size$|^num_|^n_|dim$|^max_position|^inner_group")  # whole numbers of a backbone's config
+LEAST_1: tuple[str, ...] = (
+    "hidden_size",
+    "dim",
+    "vocab_size",
+    "intermediate_size",
+    "hidden_dim",
+    "embedding_size",
+    "inner_group_num",
+)
+LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
+LARGEST = 10_000_000  # of any of them
+HOTTEST = 1_000_000  # a temperature that leaves nothing of an answer
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
 POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
 
 
@@ -46,11 +68,14 @@ class ExitSpec:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 < self.temperature < float("inf"):
-            raise BadModel(f"The exit on layer {self.layer} has the temperature {self.temperature!r}; it is above 0.")
-        if self.head not in HEADS:
+        if not _is_number(self.temperature) or not 0 < self.temperature <= HOTTEST:
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has the temperature {self.temperature!r:.60}; it is above 0 and "
+                f"at most {HOTTEST:,}."
+            )
+        if not isinstance(self.head, str) or self.head not in HEADS:
             raise UnknownName("head", str(self.head), HEADS)
-        if self.pooling not in POOLINGS:
+        if not isinstance(self.pooling, str) or self.pooling not in POOLINGS:
             raise UnknownName("pooling", str(self.pooling), POOLINGS)
 
     @classmethod
@@ -105,7 +130,7 @@ class AdaptiveConfig(PreTrainedConfig):
         for name in ("lte", "faithful"):
             if not isinstance(getattr(self, name), bool):
                 raise BadModel(f"`{name}` is {getattr(self, name)!r:.60}; it is true or false.")
-        if self.ramp is not None and self.ramp not in RAMPS:
+        if self.ramp is not None and (not isinstance(self.ramp, str) or self.ramp not in RAMPS):
             raise UnknownName("ramp", str(self.ramp), RAMPS)
         if self.notes is not None and not isinstance(self.notes, str):
             raise BadModel(f"`notes` is {self.notes!r:.60}; it is text.")
@@ -114,22 +139,30 @@ class AdaptiveConfig(PreTrainedConfig):
         length = self.max_tokens
         if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
             raise BadModel(f"`max_tokens` is {length!r:.60}; it is a whole number above 0, or null.")
+        most = self.family.max_length(self.backbone)
+        if most < (length or 1):
+            raise BadModel(f"`max_tokens` is {length!s:.20}; the backbone has positions for {most} tokens.")
         names = self.id2label or {}
         if not isinstance(names, Mapping) or [*names] != [*range(len(names))]:
             raise BadModel(f"`id2label` is {names!r:.80}; it names the classes 0, 1, … in order.")
+        for field in ACTIVATIONS:
+            function = getattr(self.backbone, field, None)
+            if isinstance(function, str) and function not in ACT2FN:
+                raise BadModel(f"`backbone.{field}` is {function!r:.60}; transformers knows no such activation.")
         if self.calibrated is not None:
             _check_calibrated(self.calibrated)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read what a config.json holds; what it must hold is not guessed."""
-        for name, what in (("backbone", "the encoder's own config"), ("exits", "the list of exits")):
-            if config_dict.get("model_type") == cls.model_type and not config_dict.get(name):
-                raise BadModel(f"config.json lacks `{name}`, {what}.")
-        try:
-            return super().from_dict(config_dict, **kwargs)
-        except OfframpError as err:
-            raise BadModel(f"config.json: {err}") from err
+        ours = config_dict.get("model_type") == cls.model_type
+        if ours:
+            _check_saved(config_dict)
+        with reading("config.json"):
+            made = super().from_dict(config_dict, **kwargs)
+        if ours:
+            _check_exits(config_dict["exits"])
+        return made
 
     @property
     def family(self) -> Family:
@@ -235,11 +268,53 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _check_saved(saved: Mapping[str, Any]) -> None:
+    """What a config.json must say itself: for each of these another value would mean another model."""
+    for name, what in NEEDED.items():
+        if not saved.get(name):
+            raise BadModel(f"config.json lacks `{name}`, {what}.")
+    backbone, names = saved["backbone"], saved.get("id2label", {})
+    if isinstance(backbone, Mapping):
+        _check_backbone(backbone)
+    if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
+        raise BadModel(f"config.json: `id2label` is {names!r:.80}; it names the classes.")
+    if not names and saved.get("label2id"):
+        raise BadModel("config.json lacks `id2label`, the names of the classes, but has `label2id`.")
+
+
+def _check_exits(saved: Iterable[Any]) -> None:
+    """That each says what its head is and reads: weights do not tell the mean from the first token."""
+    for number, one in enumerate(saved):
+        if missing := {"head", "pooling"} - set(one):
+            raise BadModel(f"config.json: `exits[{number}]` lacks `{min(missing)}`; it is {dict(one)!r:.80}.")
+
+
+def _check_backbone(saved: Mapping[str, Any]) -> None:
+    """Its family, and sizes that can be, before the library makes anything so large."""
+    kind = saved.get("model_type")
+    if not isinstance(kind, str):
+        raise BadModel(f"config.json: `backbone.model_type` is {kind!r:.60}; it is the encoder's family.")
+    if kind not in FAMILIES:
+        raise BadModel(f"config.json: {UnknownName('backbone family', kind, FAMILIES)}")
+    for name, value in saved.items():
+        if "dropout" in name and _is_number(value) and not 0 <= value <= 1:
+            raise BadModel(f"config.json: `backbone.{name}` is {value!s:.20}; it is from 0 to 1.")
+        if not isinstance(value, int) or isinstance(value, bool) or not SIZES.search(name):
+            continue
+        least = 1 if name in LEAST_1 else 0
+        if not least <= value <= LARGEST:
+            raise BadModel(f"config.json: `backbone.{name}` is {value!s:.20}; it is from {least} to {LARGEST:,}.")
+    if not isinstance(saved.get("dtype"), str | None):
+        raise BadModel(f"config.json: `backbone.dtype` is {saved['dtype']!r:.60}; it is a name such as float32.")
+
+
 def _check_calibrated(calibrated: Any) -> None:
     """What a promise must say to be repeated: of what, in which words."""
     texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
     if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
         raise BadModel(f"`calibrated` is {calibrated!r:.60}; it has {', '.join(texts)}. Calibrate again, or remove it.")
+    if not calibrated.get("sentence"):
+        raise BadModel("`calibrated` lacks its `sentence`, what was promised. Calibrate again, or remove it.")
     if not isinstance(calibrated.get("promise"), Mapping | None):
         raise BadModel(f"`calibrated` promises {calibrated['promise']!r:.60}. Calibrate again, or remove it.")
 

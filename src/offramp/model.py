@@ -222,6 +222,8 @@ class AdaptiveModel(PreTrainedModel):
                 tokenizer = AutoTokenizer.from_pretrained(
                     self.name_or_path, config=self.config.backbone, **self._hub_options
                 )
+                for partners in (None, ["its partner", ""]):  # what is wrong with its rules it says only now
+                    tokenizer(["a text", ""], partners)
             _check_vocabulary(tokenizer, self.config.backbone.vocab_size, self.name_or_path)
             self._tokenizer = tokenizer
         return self._tokenizer
@@ -351,10 +353,10 @@ def _check_kind(name: Any, hub_options: dict[str, Any]) -> None:
     if not config:
         raise OSError("it has no config.json")
     kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise BadModel(f'{name}: config.json says as `model_type` {kind!r:.60}; a model of ours says "offramp".')
     if kind != "offramp":
-        raise BadModel(
-            f"{name} is a plain {kind or 'unknown'} model; put exits on it with AdaptiveModel.from_backbone."
-        )
+        raise BadModel(f"{name} is a plain {kind} model; put exits on it with AdaptiveModel.from_backbone.")
 
 
 AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

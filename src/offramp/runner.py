@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from offramp import fingerprint
 from offramp.batching import Chunk, Text, Tokens, chunks, padded_tokens
 from offramp.config import AdaptiveConfig
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadModel, BadValue
 from offramp.loop import run, within_budget
 from offramp.policies import Policy
 from offramp.prediction import Answer, Answers
@@ -72,6 +72,11 @@ class Runner:
 
     def __post_init__(self) -> None:
         longest = self.config.family.max_length(self.config.backbone)
+        most = self.tokenizer.model_max_length  # as its file says; transformers takes anything
+        if not isinstance(most, int | float) or isinstance(most, bool) or not most >= 1:
+            raise BadModel(
+                f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
+            )
         least = self.tokenizer.num_special_tokens_to_add(pair=True) + 1
         if not least <= self.limit <= longest:
             raise BadValue(
@@ -121,7 +126,25 @@ class Runner:
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
         budget = padded_tokens(batch_tokens, self.device)
-        return chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress, quiet)
+        found = chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress, quiet)
+        return (self._checked(chunk) for chunk in found)
+
+    def _checked(self, chunk: Chunk) -> Chunk:
+        """A chunk whose tokens the backbone knows; a tokenizer of another model makes others."""
+        backbone = self.config.backbone
+        for name, made, pad, size in (
+            ("tokens", chunk.ids, chunk.pad, backbone.vocab_size),
+            ("token types", chunk.types, 0, getattr(backbone, "type_vocab_size", 0)),
+        ):
+            if made is None or not size:  # such a backbone does not read them
+                continue
+            low, high = int(made.values.min(initial=pad)), int(made.values.max(initial=pad))
+            if low < 0 or high >= size:
+                raise BadModel(
+                    f"{self.name}: the tokenizer makes {name} up to {high}, and the backbone knows 0 to {size - 1}; "
+                    "put the backbone's own tokenizer files beside the model."
+                )
+        return chunk
 
     def stream(
         self,

@@ -19,7 +19,10 @@ MOST = 1_000_000  # of anything that is counted in exits
 def _real(policy: str, field: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise BadValue(f"{policy}: {field} is {value!r}; it must be a number.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf
 
 
 def number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:

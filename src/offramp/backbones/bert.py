@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.backbones.family import Family, HeadShape, Inside, OwnHead
+from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
 
 __all__ = ["Bert", "DistilBert", "Electra", "Roberta", "XlmRoberta"]
 
@@ -48,7 +48,7 @@ class Roberta(Bert):
 
     def max_length(self, config: PreTrainedConfig) -> int:
         """Positions start behind the padding's."""
-        return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
+        return positions_behind_padding(config)
 
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
         """A dense layer and a projection, both under `classifier`."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadModel, BadValue
 from offramp.stepper import Batch, Positions
 
-__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "trim_mask"]
+__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,14 @@ def _padded(rows: Tensor, length: int) -> Tensor:
     """Filled up with zeros along the second axis."""
     missing = length - rows.shape[1]
     return rows if missing == 0 else torch.cat([rows, rows.new_zeros(len(rows), missing, *rows.shape[2:])], dim=1)
+
+
+def positions_behind_padding(config: PreTrainedConfig) -> int:
+    """The longest text of a family that counts positions from the padding token's number."""
+    pad = config.pad_token_id
+    if pad is None or pad < 0:
+        raise BadModel(f"`backbone.pad_token_id` is {pad!r}; positions are counted from it, so it is a number from 0.")
+    return int(config.max_position_embeddings) - int(pad) - 1
 
 
 def padding_mask(config: PreTrainedConfig, hidden: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from offramp.backbones.family import Family, HeadShape, Inside, OwnHead
+from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
 
 __all__ = ["MPNet"]
 
@@ -30,7 +30,7 @@ class MPNet(Family):
 
     def max_length(self, config: PreTrainedConfig) -> int:
         """Positions start behind the padding's."""
-        return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
+        return positions_behind_padding(config)
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words and positions."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -45,6 +47,9 @@ examples:
 
 `offramp COMMAND --help` tells more.
 """
+
+
+WITHOUT_VALUE = re.compile(r"(-\w|--[\w-]+=)--")  # of which argparse makes an empty list
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(run=module.run, given=given)
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         return _fail(str(UnknownName("command", given[0], COMMANDS)))
+    if bare := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, given)), None):
+        return _fail(f"{bare} gives no value; write one behind {bare.removesuffix('--')}")
     args = parser.parse_args(given)
     if args.command is None:
         parser.print_help()

@@ -23,7 +23,7 @@ from offramp.report.files import write_files
 from offramp.report.page import render
 from offramp.runner import Runner
 from offramp.tasks.rows import TaskRows
-from offramp.traces.about import check_trace, of_data
+from offramp.traces.about import check_labels, check_trace, of_data
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
@@ -81,6 +81,7 @@ def obtain_trace(runner: Runner, data: TaskRows, file: Path) -> Trace:
     if file.exists():
         trace = read_trace(file)
         check_trace(trace, file, runner, of_data(texts, labels, names))
+        check_labels(trace, file, labels)
         return trace
     return record(runner, texts, labels, file, data.name, names=names)
 

@@ -19,7 +19,7 @@ from offramp.errors import BadInput
 from offramp.runner import Runner
 from offramp.traces.trace import Trace
 
-__all__ = ["DataPrint", "check_trace", "cpu_name", "describe", "of_data"]
+__all__ = ["DataPrint", "check_labels", "check_trace", "cpu_name", "describe", "of_data"]
 
 
 class DataPrint:
@@ -101,3 +101,11 @@ def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str)
         raise BadInput(f"{file} is a trace of another model ({there['model']['name']}); record it again.")
     if there["data"]["fingerprint"] != data_fingerprint:
         raise BadInput(f"{file} is a trace of other data ({there['data']['name']}); record it again.")
+
+
+def check_labels(trace: Trace, file: Path, labels: NDArray[Any] | None) -> None:
+    """Refuse a trace whose labels are not those of the rows that it says it is of."""
+    there = trace.labels
+    same = there is labels if there is None or labels is None else np.array_equal(there, labels)
+    if not same:
+        raise BadInput(f"{file} is damaged: its labels are not those of the data. Record it again.")

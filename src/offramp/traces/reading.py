@@ -18,6 +18,8 @@ __all__ = ["FORMAT", "read_trace"]
 
 FORMAT = "offramp trace 2"
 DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U64": np.uint64}
+FLOATS = ("logits", "spent", "heads", "uncertainty")
+BLOCK = 1 << 16  # rows that are looked at together
 NEEDED = ("logits", "spent", "heads", "lengths", "hashes")
 # what readers rely on: where it stands in the header, and of which type it is
 HEADER: dict[tuple[str, str], type | tuple[type, ...]] = {
@@ -29,6 +31,7 @@ HEADER: dict[tuple[str, str], type | tuple[type, ...]] = {
     ("model", "problem"): str,
     ("model", "faithful"): bool,
     ("model", "max_length"): int,
+    ("model", "parameters"): int,
     ("machine", "backend"): str,
     ("machine", "dtype"): str,
     ("data", "name"): str,
@@ -59,7 +62,7 @@ def read_trace(file: Path) -> Trace:
     with file.open("rb") as raw:
         size = int.from_bytes(raw.read(8), "little")
         header = json.loads(raw.read(size))
-    for name in names:
+    for name in sorted(names):
         if name not in PER_ROW or header[name]["dtype"] not in DTYPES:
             raise _broken(file, f"it holds an array {name} of {header[name]['dtype']}")
     arrays = {name: _mapped(file, 8 + size, header[name]) for name in names}
@@ -73,8 +76,10 @@ def _check_header(file: Path, about: Any) -> None:
         value = section.get(name) if isinstance(section, dict) else None
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise _broken(file, f"{part}.{name} in its header is {value!r:.40}")
+    if not isinstance(about.get("offramp"), str):
+        raise _broken(file, f"offramp in its header is {about.get('offramp')!r:.40}")
     layers, depth = about["model"]["layers"], about["model"]["depth"]
-    whole = all(isinstance(layer, int) and 1 <= layer <= depth for layer in layers)
+    whole = all(type(layer) is int and 1 <= layer <= depth for layer in layers)
     if not layers or not whole or layers != sorted(layers) or layers[-1] != depth:
         raise _broken(file, f"model.layers in its header are {layers!r:.60} of {depth}")
     if about["model"]["problem"] not in PROBLEMS:
@@ -94,6 +99,17 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
             fits = fits and array.shape in ((rows,), (rows, classes))
         if not fits or rows == 0 or rows != about["data"]["rows"]:
             raise _broken(file, f"its {name} are {array.shape}, for {about['data']['rows']} rows and {exits} exits")
+
+    for name in FLOATS:
+        if name in arrays and not _is_finite(arrays[name]):
+            raise _broken(file, f"its {name} hold NaN, infinity, or no numbers with a point")
+    if any(arrays[name].dtype.kind not in "iu" for name in ("lengths", "hashes")):
+        raise _broken(file, "its lengths or hashes are no whole numbers")
+
+
+def _is_finite(array: Array) -> bool:
+    blocks = (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
+    return array.dtype.kind == "f" and all(bool(np.isfinite(block).all()) for block in blocks)
 
 
 def _broken(file: Path, fault: str) -> BadInput:

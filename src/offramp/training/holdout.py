@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.errors import BadValue
+from offramp.errors import BadInput, BadValue
 from offramp.tasks import Rows
 from offramp.traces.hashes import hashes_of
 
 __all__ = ["FILE", "hold_out", "read_hashes", "write_hashes"]
 
 FILE = "rows.safetensors"  # in the model folder: the hashes of the rows of each role
+ROLES = ("train", "calibration", "dev")
+MEND = "Copy it again; without it nobody knows which rows were trained on."
 BINS = 10  # strata of a regression
 
 
@@ -59,6 +61,21 @@ def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]]) -> None:
 
 def read_hashes(folder: Path) -> dict[str, NDArray[np.uint64]]:
     """The hashes by role; nothing where the model was not trained here."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    return load_file(folder / FILE) if (folder / FILE).is_file() else {}
+    file = folder / FILE
+    if not file.exists():
+        return {}
+    try:
+        roles = load_file(file)
+    except OSError as err:
+        raise BadInput(f"Cannot read {file}: {err.strerror or err}. {MEND}") from err
+    except (SafetensorError, KeyError) as err:  # a type that NumPy has not is a KeyError
+        raise BadInput(f"{file} is truncated or corrupt ({str(err).splitlines()[0]}). {MEND}") from err
+    for role in ROLES:
+        hashes = roles.get(role)
+        if hashes is None or hashes.dtype != np.uint64 or hashes.ndim != 1:
+            is_now = "is not there" if hashes is None else f"is {hashes.dtype} of shape {hashes.shape}"
+            raise BadInput(f"{file}: {role} {is_now}; it is a list of hashes. {MEND}")
+    return roles

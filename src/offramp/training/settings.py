@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
+from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,16 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 LEAST = dict.fromkeys(("batch_size", "eval_batch_size", "accumulation", "max_length", "train_rows"), 1)
 LEAST |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
 LEAST |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed"), 0)
+ABOVE_0 = ("learning_rate", "head_learning_rate", "adam_epsilon")
+MOST = {"seed": 2**32 - 1}  # what NumPy takes
+LARGEST = 10**12  # of anything else that is counted: what is larger is a slip
+# options that are a number or a list: of which kinds, the word that may stand for it, and how a message calls it
+SEVERAL: dict[str, tuple[tuple[type, ...], str | None, str]] = {
+    "exits": ((Integral,), "all", "all, or a list of layers"),
+    "epochs": ((Real,), None, "a number, or one per stage"),
+    "class_weights": ((Real,), "balanced", "balanced, or a number per class"),
+    "seeds": ((Integral,), None, "a list of whole numbers"),
+}
 PROBLEMS = ("auto", "single-label", "multi-label", "regression")
 
 
@@ -91,19 +103,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            object.__setattr__(self, one.name, _typed(one, getattr(self, one.name)))
-        if self.problem not in PROBLEMS:
-            raise UnknownName("kind of problem", self.problem, PROBLEMS)
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise BadValue(f"{name.replace('_', '-')} is {value}; it is at least {least}.")
-        for name in ("learning_rate", "head_learning_rate", "adam_epsilon"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise BadValue(f"{name.replace('_', '-')} is {value}; it is above 0.")
-        if not 0 <= self.label_smoothing < 1:
-            raise BadValue(f"label-smoothing is {self.label_smoothing}; it is from 0 to below 1.")
+            object.__setattr__(self, one.name, _checked(one, getattr(self, one.name)))
 
     def absolute(self) -> Settings:
         """The same with whole paths, so that training.yaml means the same from every folder."""
@@ -116,23 +116,59 @@ class Settings:
         return replace(self, **values)
 
 
+def _checked(one: Field[Any], value: Any) -> Any:
+    """A value as its option wants it, within its range."""
+    made, name = _typed(one, value), one.name.replace("_", "-")
+    if one.name == "problem" and made not in PROBLEMS:
+        raise UnknownName("kind of problem", made, PROBLEMS)
+    if one.name in SEVERAL and not _is_several(made, *SEVERAL[one.name]):
+        raise BadValue(f"{name} is {value!r:.60}; it is {SEVERAL[one.name][2]}.")
+    if not isinstance(made, int | float) or isinstance(made, bool):
+        return made
+    if one.name in LEAST and not made >= LEAST[one.name]:
+        raise BadValue(f"{name} is {made}; it is at least {LEAST[one.name]}.")
+    if one.name in ABOVE_0 and not made > 0:
+        raise BadValue(f"{name} is {made}; it is above 0.")
+    if one.name == "label_smoothing" and not 0 <= made < 1:
+        raise BadValue(f"label-smoothing is {made}; it is from 0 to below 1.")
+    if isinstance(made, float) and not isfinite(made):
+        raise BadValue(f"{name} is {made}; it is finite.")
+    if isinstance(made, int) and abs(made) > MOST.get(one.name, LARGEST):
+        raise BadValue(f"{name} is {made!s:.20}; it is at most {MOST.get(one.name, LARGEST):,}.")
+    return made
+
+
+def _is_several(value: Any, kinds: tuple[type, ...], word: str | None, _: str) -> bool:
+    """Whether it is nothing, that word, a number of those kinds, or a list of such."""
+    each = value if isinstance(value, list) else [value]
+    if value is None or (word is not None and value == word):
+        return True
+    plain = all(isinstance(one, kinds) and not isinstance(one, bool) for one in each)
+    return plain and each != [] and all(abs(one) <= LARGEST for one in each)
+
+
 def _typed(one: Field[Any], value: Any) -> Any:
     """A value as its option wants it (a file's 2e-5 comes as a string); tuples as lists, so that YAML keeps them."""
     kind = str(one.type)
     if isinstance(value, tuple):
         value = list(value)
-    if (value is None and "None" in kind) or kind in ("Any", "dict[str, Any]"):
+    if (value is None and "None" in kind) or kind == "Any":
         return value
+    if kind == "dict[str, Any]":
+        if not isinstance(value, Mapping):
+            raise BadValue(f"{one.name.replace('_', '-')} is {value!r:.60}, expected names with values.")
+        return dict(value)
     wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind.removesuffix(" | None")]
     if wanted is str and isinstance(value, list):
         value = ",".join(map(str, value))
-    fits = not isinstance(value, list | dict | bool) if wanted is not bool else isinstance(value, bool)
+    fits = not isinstance(value, list | dict | bool | None) if wanted is not bool else isinstance(value, bool)
     try:
         made = wanted(value) if fits else None
-    except (TypeError, ValueError):
-        made = None
-    if made is None or (wanted is int and made != float(value)):
-        raise BadValue(f"{one.name.replace('_', '-')} is {value!r}, expected {NAMES[wanted]}.")
+        whole = wanted is not int or isinstance(value, int) or made == float(value)
+    except (TypeError, ValueError, OverflowError):
+        made, whole = None, False
+    if made is None or not whole:
+        raise BadValue(f"{one.name.replace('_', '-')} is {value!r:.60}, expected {NAMES[wanted]}.")
     return made
 
 
@@ -145,7 +181,7 @@ def write_settings(settings: Settings, folder: Path) -> None:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The options of a YAML or JSON file, names checked."""
+    """The options of a YAML or JSON file, names and values checked."""
     import yaml
 
     try:
@@ -157,9 +193,13 @@ def read_settings(file: Path) -> dict[str, Any]:
         raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())}.") from err
     if not isinstance(found, Mapping):
         raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")
-    known = [one.name for one in fields(Settings)]
+    known = {one.name: one for one in fields(Settings)}
     options = {str(key).replace("-", "_"): value for key, value in found.items()}
-    for name in options:
-        if name not in known:
-            raise BadInput(f"{file}: {UnknownName('option', name, known)}")
+    for name, value in options.items():
+        try:
+            if name not in known:
+                raise UnknownName("option", name, known)
+            options[name] = _checked(known[name], value)
+        except (BadValue, UnknownName) as err:
+            raise BadInput(f"{file}: {err}") from err
     return options

@@ -1,0 +1,484 @@
+"""What somebody edited, cut short or put in a file's place: folders, traces and results, made by seed.
+
+`python -m tests.tampering --count 600` runs the commands on that many of them and prints each that did not end as it
+should: with code 0 or 2 (calibrate also 1), no traceback, every line on standard error ours, nothing else touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries are imported
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from offramp.cli.main import main as offramp
+from offramp.traces.hashes import hashes_of
+from offramp.training.holdout import write_hashes
+from offramp.training.settings import Settings, write_settings
+from tests.reviews import rows
+from tests.tiny import FAMILY_NAMES, adaptive
+
+LABELS = ["no", "perhaps", "yes"]
+DEEP = json.loads("[" * 400 + "]" * 400)
+# what stands in a field's place: other types, other ranges, and what only looks right
+VALUES: list[Any] = [None, True, False, 0, 1, -1, 3, 0.5, -2.5, 10**9, 10**30, 1e308, float("nan"), float("inf")]
+VALUES += [
+    "",
+    "x",
+    "3",
+    "yes",
+    "é\u2028",
+    "\x00",
+    [],
+    [1],
+    ["x"],
+    [None],
+    [[1, 2], [3]],
+    {},
+    {"a": 1},
+    {"0": "x"},
+    DEEP,
+]
+TORN = {
+    "is empty": lambda content: b"",
+    "is cut in the middle": lambda content: content[: len(content) // 2],
+    "lacks its end": lambda content: content[:-1],
+    "is not UTF-8": lambda content: b"\xff\xfe" + content,
+    "is Latin-1": lambda content: '{"é": 1}'.encode("latin-1"),
+    "is zeros": lambda content: bytes(len(content)),
+    "is a list": lambda content: b"[]",
+    "is a number": lambda content: b"7",
+    "is null": lambda content: b"null",
+    "is an empty object": lambda content: b"{}",
+    "is deep": lambda content: b"[" * 100_000,
+    "is a long number": lambda content: b'{"a": ' + b"9" * 5000 + b"}",
+    "is said twice": lambda content: content + content,
+}
+PANIC = "panicked at"  # what the tokenizers' library prints, with a stack of its own, before it raises
+NOTES = ("does not say what it was trained on", "what was promised of it does not hold here", "it was cut there")
+
+
+# -- one change ----------------------------------------------------------------------------------
+
+
+def places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every field of a JSON value, nested ones too, as the way to it."""
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in inner:
+        yield (*before, key)
+        yield from places(value, (*before, key))
+
+
+def put(tree: Any, way: tuple[Any, ...], value: Any) -> Any:
+    """The same tree with another value at the end of the way; `put` itself for none at all."""
+    changed = copy.deepcopy(tree)
+    at = changed
+    for key in way[:-1]:
+        at = at[key]
+    if value is put:
+        del at[way[-1]]
+    else:
+        at[way[-1]] = value
+    return changed
+
+
+def edit(tree: Any, chance: random.Random) -> tuple[Any, str]:
+    """One or two fields of a JSON value changed or removed, and what was done."""
+    told = []
+    for _ in range(chance.choice([1, 1, 1, 2])):
+        ways = list(places(tree))
+        if not ways:
+            break
+        way = chance.choice(ways)
+        value = put if chance.random() < 0.15 else chance.choice(VALUES)
+        tree = put(tree, way, value)
+        told.append(f"{'.'.join(map(str, way))} " + ("removed" if value is put else f"= {value!r:.30}"))
+    return tree, ", ".join(told)
+
+
+def tear(file: Path, chance: random.Random) -> str:
+    """A file cut, emptied, in another encoding, or a folder in its place."""
+    kind = chance.choice([*TORN, "is a folder", "is not there"])
+    content = file.read_bytes()
+    if kind in TORN:
+        file.write_bytes(TORN[kind](content))
+        return kind
+    file.unlink()
+    if kind == "is a folder":
+        file.mkdir()
+    return kind
+
+
+def edit_json(file: Path, chance: random.Random) -> str:
+    """A field of a JSON file changed."""
+    changed, told = edit(json.loads(file.read_text("utf-8")), chance)
+    file.write_text(json.dumps(changed), encoding="utf-8")
+    return told
+
+
+def edit_yaml(file: Path, chance: random.Random) -> str:
+    """A field of a YAML file changed."""
+    import yaml
+
+    changed, told = edit(yaml.safe_load(file.read_text("utf-8")), chance)
+    file.write_text(json.dumps(changed), encoding="utf-8")  # which YAML reads too
+    return told
+
+
+def edit_arrays(file: Path, chance: random.Random) -> str:
+    """An array of a safetensors file of another length, shape, type or name, or with values that cannot be."""
+    arrays, metadata = load_file(file), header(file).get("__metadata__")
+    name = chance.choice(sorted(arrays))
+    array = arrays[name]
+    kinds: dict[str, Callable[[], Any]] = {
+        "is short": lambda: array[:-1],
+        "is empty": lambda: array[:0],
+        "is flat": lambda: array.reshape(-1),
+        "has one more axis": lambda: array[..., None],
+        "is float16": lambda: array.astype(np.float16),
+        "is int32": lambda: array.astype(np.int32),
+        "is float64": lambda: array.astype(np.float64),
+        "is a scalar": lambda: np.array(1.0),
+        "is negative": lambda: -1 - np.abs(array.astype(np.int64)) if array.dtype.kind in "iu" else -1 - np.abs(array),
+        "is NaN": lambda: np.full(array.shape, np.nan, array.dtype if array.dtype.kind == "f" else np.float64),
+        "is huge": lambda: np.full(array.shape, 10**9, array.dtype),
+        "is not there": lambda: None,
+    }
+    kind = chance.choice([*kinds, "has another name"])
+    changed = array if kind == "has another name" else kinds[kind]()
+    del arrays[name]
+    if changed is not None:
+        arrays["stranger" if kind == "has another name" else name] = np.ascontiguousarray(changed)
+    save_file(arrays, file, metadata=metadata)
+    return f"{name} {kind}"
+
+
+def header(file: Path) -> dict[str, Any]:
+    """The header of a safetensors file."""
+    content = file.read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+
+
+# -- folders, traces, results --------------------------------------------------------------------
+
+
+def tamper_model(folder: Path, chance: random.Random) -> str:
+    """Change one file of a model folder."""
+    shares = {"config.json": 70, "training.yaml": 8, "rows.safetensors": 6, "tokenizer.json": 8}
+    shares |= {"tokenizer_config.json": 8, "calibration.json": 2, "README.md": 1, "model.safetensors": 3}
+    shares |= {"model.safetensors.index.json": 2, "generation_config.json": 1, "adapter_config.json": 1}
+    name = chance.choices([*shares], [*shares.values()])[0]
+    file = folder / name
+    if not file.exists():
+        file.write_text('{"metadata": {"total_size": 1}, "weight_map": {"a": "model.safetensors"}}')
+        if name == "model.safetensors.index.json" and chance.random() < 0.7:
+            (folder / "model.safetensors").unlink()
+    if name == "README.md" or chance.random() < 0.15:
+        return f"{name} {tear(file, chance)}"
+    editors = {".json": edit_json, ".yaml": edit_yaml, ".safetensors": edit_arrays}
+    return f"{name}: {editors[file.suffix](file, chance)}"
+
+
+def tamper_trace(file: Path, chance: random.Random) -> str:
+    """Change a trace's header, one of its arrays, or tear it."""
+    kind = chance.random()
+    if kind < 0.1:
+        return tear(file, chance)
+    if kind < 0.5:
+        return edit_arrays(file, chance)
+    metadata = header(file)["__metadata__"]
+    if kind < 0.6:
+        name, value = chance.choice(sorted(metadata)), chance.choice(["", "{", "[]", "null", "7", "[" * 100_000])
+        save_file(load_file(file), file, metadata=metadata | {name: value})
+        return f"{name} = {value:.20}"
+    about, told = edit(json.loads(metadata["about"]), chance)
+    save_file(load_file(file), file, metadata=metadata | {"about": json.dumps(about)})
+    return told
+
+
+def tamper_json(file: Path, chance: random.Random) -> str:
+    """Change a field of a JSON file, or tear it."""
+    return tear(file, chance) if chance.random() < 0.15 else edit_json(file, chance)
+
+
+def tamper_settings(file: Path, chance: random.Random) -> str:
+    """Change an option of a `--config` file, or tear it."""
+    return tear(file, chance) if chance.random() < 0.15 else edit_yaml(file, chance)
+
+
+# -- a world to tamper with ----------------------------------------------------------------------
+
+
+def write_model(folder: Path, family: str, data: Path, **options: Any) -> Path:
+    """A tiny model as training leaves it: with what it was trained on beside it."""
+    made = adaptive(family, folder.with_name(f"{folder.name}-encoder"), labels=LABELS, policy="patience:1", **options)
+    made.save_pretrained(folder)
+    encoder, output = folder.with_name(f"{folder.name}-encoder"), folder
+    files = {"train_file": str(data / "train.csv"), "dev_file": str(data / "dev.csv")}
+    write_settings(Settings(backbone=str(encoder), output=str(output), **files), folder)
+    texts = [text for text, _ in rows(60, 3)]
+    write_hashes(folder, {"train": hashes_of(texts[:20]), "calibration": hashes_of(texts[20:]), "dev": hashes_of([])})
+    return folder
+
+
+def write_data(folder: Path) -> Path:
+    """Labelled rows to calibrate and to evaluate on, and texts to answer."""
+    folder.mkdir()
+    for split, seed in (("train", 3), ("dev", 4)):
+        lines = [f"{text},{LABELS[index % 3]}" for index, (text, _) in enumerate(rows(60, seed))]
+        (folder / f"{split}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    (folder / "texts.txt").write_text("a lovely film\n\nbad\n")
+    return folder
+
+
+def calls(model: Path, data: Path, output: Path) -> dict[str, list[str]]:
+    """Each command that reads a model folder."""
+    return {
+        "info": ["info", str(model)],
+        "predict": ["predict", str(model), str(data / "texts.txt")],
+        "calibrate": ["calibrate", str(model), "--risk", "0.3"],
+        "calibrate --file": ["calibrate", str(model), "--file", str(data / "dev.csv"), "--risk", "0.3"],
+        "evaluate": ["evaluate", str(model), "--no-live", "--policy", "patience", "--output", str(output)],
+    }
+
+
+# -- what a call did -----------------------------------------------------------------------------
+
+
+class TooLong(BaseException):
+    """A call that did not end; nobody may take it for an error of a file."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended."""
+
+    code: Any
+    out: str
+    err: str
+    trace: str  # of an error that nobody caught
+
+    def faults(self, codes: tuple[int, ...] = (0, 2), tells_progress: bool = False) -> list[str]:
+        """What is wrong with that ending."""
+        found = [self.trace] if self.trace else []
+        lines = self.err.splitlines()[-1:] if PANIC in self.err else self.err.splitlines()
+        strange = [line for line in lines if not line.startswith("offramp")]
+        if not self.trace and self.code not in codes:
+            found.append(f"code {self.code}")
+        if strange and not (tells_progress and self.code == 0):
+            found.append(f"a line that is not ours: {strange[0]:.200}")
+        if self.code == 2 and (self.out or not self.err):
+            found.append("a failure that prints a result, or nothing")
+        errors = [line for line in lines if not any(note in line for note in NOTES)]
+        if self.code == 2 and len(errors) > 1:
+            found.append(f"more than one line: {self.err:.300}")
+        return found
+
+
+@contextmanager
+def ends_within(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TooLong(f"it ran longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(arguments: list[str]) -> Outcome:
+    """Run a command; what libraries write past Python is seen too."""
+    code, trace = None, ""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        kept = os.dup(2)
+        os.dup2(err.fileno(), 2)
+        try:
+            with redirect_stdout(out), redirect_stderr(err), ends_within(60):
+                code = offramp(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        except KeyboardInterrupt:
+            raise
+        except BaseException as bug:  # a library in Rust raises no Exception when it gives up
+            last = traceback.extract_tb(bug.__traceback__)[-1]
+            trace = f"{type(bug).__name__}: {' '.join(str(bug).split()):.160} ({last.filename}:{last.lineno})"
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        texts = []
+        for file in (out, err):
+            file.flush()
+            file.seek(0)
+            texts.append(file.read())
+    return Outcome(code, *texts, trace)
+
+
+def seen(root: Path) -> dict[str, str]:
+    """Everything under a folder, by its content."""
+    return {
+        str(path.relative_to(root)): hashlib.sha1(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in root.rglob("*")
+    }
+
+
+# -- by hand -------------------------------------------------------------------------------------
+
+
+class Tally:
+    """What was tried, and what went wrong."""
+
+    def __init__(self, root: Path, verbose: bool):
+        self.root, self.verbose = root, verbose
+        self.tried: collections.Counter[str] = collections.Counter()
+        self.codes: collections.Counter[str] = collections.Counter()
+        self.wrong: list[str] = []
+
+    def call(self, kind: str, told: str, arguments: list[str], may_write: tuple[str, ...] = ()) -> None:
+        """Run a command and keep what is wrong with its ending; `may_write` are names under the root."""
+        before, started = seen(self.root), time.perf_counter()
+        outcome = attempt(arguments)
+        found = outcome.faults((0, 1, 2) if arguments[0] == "calibrate" else (0, 2), arguments[0] == "train")
+        after = seen(self.root)
+        allowed = may_write if outcome.code == 0 else ()
+        touched = [name for name in before | after if before.get(name) != after.get(name)]
+        if strange := [name for name in touched if not name.startswith(allowed or ("\0",))]:
+            found.append(f"touched {', '.join(strange[:3])}")
+        self.tried[kind] += 1
+        self.codes[f"{arguments[0]} {outcome.code}"] += 1
+        self.wrong += [f"{kind}, {told}: {arguments[0]}: {one}" for one in found]
+        if self.verbose or found:
+            took = time.perf_counter() - started
+            print(f"{'WRONG' if found else 'fine '} {told} | {arguments[0]} {outcome.code} {took:.1f} s", flush=True)
+            for line in found or [outcome.err.strip().replace(str(self.root), "…")[:300]]:
+                print(f"      {line}", flush=True)
+
+
+def try_models(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
+    root = tally.root
+    options: dict[str, dict[str, Any]] = {name: {} for name in FAMILY_NAMES}
+    options["roberta"] = {"lte": True, "heads": "shared", "exits": [2, 4]}
+    kept = {name: write_model(root / "kept" / name, name, data, **more) for name, more in options.items()}
+    assert attempt(["calibrate", str(kept["bert"]), "--risk", "0.5"]).code == 0
+    for number in range(count):
+        family = chance.choice(["bert", "bert", *FAMILY_NAMES])
+        model = Path(shutil.copytree(kept[family], root / "model"))
+        told = f"{number} {family}: {tamper_model(model, chance)}"
+        for name, arguments in calls(model, data, root / "run").items():
+            writes = {"evaluate": ("run",), "calibrate": ("model/config", "model/calib", "model/README")}
+            if name == "evaluate" and number % 4 and "training.yaml" not in told:
+                continue  # it draws figures, which takes long
+            tally.call("folders", told, arguments, writes.get(arguments[0], ()))
+            shutil.rmtree(root / "run", ignore_errors=True)
+        shutil.rmtree(model)
+
+
+def try_traces(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
+    root = tally.root
+    model = write_model(root / "kept" / "traced", "bert", data, lte=True)
+    trace, kept = root / "trace.safetensors", root / "kept" / "trace.safetensors"
+    given = ["--file", str(data / "dev.csv"), "--trace", str(trace)]
+    commands = [["evaluate", str(model), "--no-live", *given, "--output", str(root / "run")]]
+    commands.append(["calibrate", str(model), "--speedup", "2", *given])
+    assert attempt(commands[0]).code == 0
+    shutil.rmtree(root / "run")
+    shutil.move(trace, kept)
+    for number in range(count):
+        shutil.copyfile(kept, trace)
+        told = f"{number} trace: {tamper_trace(trace, chance)}"
+        for arguments in commands:
+            before = shutil.copytree(model, root / "before")
+            tally.call("traces", told, arguments, ("run", "trace.safetensors", "kept/traced/"))
+            shutil.rmtree(model)
+            shutil.move(before, model)
+            shutil.rmtree(root / "run", ignore_errors=True)
+        shutil.rmtree(trace) if trace.is_dir() else trace.unlink(missing_ok=True)
+
+
+def try_results(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
+    root = tally.root
+    model = write_model(root / "kept" / "compared", "bert", data)
+    first, second = root / "first", root / "second"
+    for output in (first, second):
+        assert attempt([*calls(model, data, output)["evaluate"], "--policy", "entropy"]).code == 0
+    small = json.loads((second / "results.json").read_text())
+    small["policies"] = {name: points[::50] for name, points in small["policies"].items()}
+    small["static"] = small["static"][:2]  # another point of a reference curve than the first run's
+    for number in range(count):
+        (second / "results.json").write_text(json.dumps(small))
+        told = f"{number} results: {tamper_json(second / 'results.json', chance)}"
+        for more in ([], ["--policy", "layer"], ["--elue-reference", str(first), str(second), "--clamp"]):
+            tally.call("results", told, ["compare", str(first), str(second), *more])
+        if number % 3 == 0:
+            output = ["--output", str(root / "run")]
+            tally.call("results", told, ["compare", str(second), str(first), *output], ("run",))
+            shutil.rmtree(root / "run", ignore_errors=True)
+        place = second / "results.json"
+        shutil.rmtree(place) if place.is_dir() else None
+
+
+def try_settings(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
+    root = tally.root
+    model = write_model(root / "kept" / "set", "bert", data)
+    (model / "training.yaml").rename(root / "kept" / "training.yaml")
+    for number in range(count):
+        file = Path(shutil.copyfile(root / "kept" / "training.yaml", root / "config.yaml"))
+        told = f"{number} --config: {tamper_settings(file, chance)}"
+        arguments = ["train", "--config", str(file), "--output", str(root / "run"), "--max-steps", "1", "--cpu"]
+        tally.call("settings", told, [*arguments, "--calibration-split", "0"], ("run", "kept/"))
+        for left in (root / "run", file, root / "x", root / "3"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=600, help="folders")
+    parser.add_argument("--traces", type=int, default=60)
+    parser.add_argument("--results", type=int, default=60)
+    parser.add_argument("--settings", type=int, default=0, help="--config files of train; each trains a step")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--verbose", action="store_true", help="each call and what it said")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))  # a size that cannot be must not take the machine
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place).resolve()
+        os.chdir(root)
+        (root / "kept").mkdir()
+        tally, data = Tally(root, args.verbose), write_data(root / "data")
+        for tries, count in (
+            (try_models, args.count),
+            (try_traces, args.traces),
+            (try_results, args.results),
+            (try_settings, args.settings),
+        ):
+            if count:
+                tries(tally, data, count, random.Random(args.seed))
+    print(f"\ncalls {dict(tally.tried)}, endings {dict(sorted(tally.codes.items()))}, wrong {len(tally.wrong)}")
+    return int(bool(tally.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

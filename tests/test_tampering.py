@@ -1,0 +1,227 @@
+"""What somebody edited: each is named in one line, with its file and its field; what does no harm goes on working."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from offramp.cli.main import main
+from tests.calls import answers, fails
+from tests.tampering import (
+    attempt,
+    calls,
+    header,
+    put,
+    seen,
+    tamper_json,
+    tamper_model,
+    tamper_trace,
+    write_data,
+    write_model,
+)
+from tests.test_compare import write_run
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A model as training leaves it, its data, a trace and a run."""
+    root = tmp_path_factory.mktemp("world")
+    data = write_data(root / "data")
+    write_model(root / "model", "bert", data)
+    shutil.copytree(root / "model", root / "calibrated")
+    assert attempt(calibration(root / "calibrated", data, root / "trace.safetensors")).code == 0
+    write_run(root / "run", [(4, 0.8), (2, 0.7)])
+    return root
+
+
+def calibration(model, data, trace):
+    """A calibration that reads that trace, or records it."""
+    given = ["--file", str(data / "dev.csv"), "--trace", str(trace)]
+    return ["calibrate", str(model), "--speedup", "1", "--policy", "patience", *given]
+
+
+@pytest.fixture
+def folder(world, tmp_path):
+    shutil.copytree(world / "model", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit(file, *changes):
+    """Change fields of a JSON file: a way with dots, and the value there (`put`: none)."""
+    found = json.loads(file.read_text())
+    for way, value in changes:
+        found = put(found, tuple(int(key) if key.isdigit() and way[0] != "i" else key for key in way.split(".")), value)
+    file.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "said"),
+    [
+        ("exits.0.pooling", ["x"], "No pooling is called"),
+        ("exits.0.head", {}, "No head is called"),
+        ("exits.0.pooling", put, "`exits[0]` lacks `pooling`"),
+        ("exits.1.head", put, "`exits[1]` lacks `head`"),
+        ("exits", put, "lacks `exits`"),
+        ("ramp", ["x"], "No ramp is called"),
+        ("problem_type", None, "lacks `problem_type`, the kind of answer"),
+        ("id2label", put, "lacks `id2label`"),
+        ("id2label", "no", "`id2label` is 'no'"),
+        ("id2label.1", 7, "`id2label` is {'0': 'no', '1': 7"),
+        ("model_type", put, "says as `model_type` None"),
+        ("backbone.model_type", put, "`backbone.model_type` is None"),
+        ("backbone.dtype", [1], "`backbone.dtype` is [1]"),
+        ("backbone.hidden_act", "x", "`backbone.hidden_act` is 'x'"),
+        ("backbone.hidden_size", -1, "`backbone.hidden_size` is -1"),
+        ("backbone.vocab_size", 10**9, "`backbone.vocab_size` is 1000000000"),
+        ("backbone.num_hidden_layers", 10**30, "`backbone.num_hidden_layers` is 1000"),
+        ("backbone.layer_norm_eps", "x", "layer_norm_eps"),
+        ("max_tokens", 41, "`max_tokens` is 41; the backbone has positions for 40"),
+        ("policy.patience", 10**400, "patience is inf"),
+        ("calibrated", {"promise": {}}, "`calibrated` lacks its `sentence`"),
+    ],
+)
+def test_a_field_of_the_config_is_named(way, value, said, folder, capsys):
+    edit(folder / "config.json", (way, value))
+    line = fails(capsys, "info", folder)
+    assert said in line and f"{folder}: config.json" in line
+
+
+def test_a_config_that_holds_no_config_is_named(folder, capsys):
+    for content in ("null", "[]", "{}", "7", "", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"):
+        (folder / "config.json").write_text(content)
+        assert f"{folder}: config.json is truncated or corrupt" in fails(capsys, "info", folder)
+
+
+def test_what_does_no_harm_goes_on_working(folder, capsys, world):
+    before = answers(capsys, "predict", folder, world / "data" / "texts.txt")
+    harmless = [("backbone.of_tomorrow", 3), ("transformers_version", "9.9"), ("notes", "mine"), ("label2id", put)]
+    edit(folder / "config.json", *harmless, ("exits.0.temperature", put), ("policy", "patience:1"), ("stranger", []))
+    (folder / "README.md").unlink()
+    (folder / "README.md").mkdir()
+    assert answers(capsys, "predict", folder, world / "data" / "texts.txt") == before
+    assert main(["calibrate", str(folder), "--file", str(world / "data" / "dev.csv"), "--speedup", "1"]) == 0
+
+
+def test_a_tokenizer_that_does_not_fit_is_named(folder, capsys, world):
+    texts = world / "data" / "texts.txt"
+    for length in ("x", -1, False):
+        edit(folder / "tokenizer_config.json", ("model_max_length", length))
+        assert f"tokenizer_config.json: `model_max_length` is {length!r}" in fails(capsys, "predict", folder, texts)
+    edit(folder / "tokenizer_config.json", ("model_max_length", 38))
+    edit(folder / "tokenizer.json", ("model.vocab.film", 99))
+    assert "makes tokens up to 99, and the backbone knows 0 to 39" in fails(capsys, "predict", folder, texts)
+    edit(folder / "tokenizer.json", ("added_tokens.0.special", 3))
+    assert "tokenizer.json or tokenizer_config.json" in fails(capsys, "predict", folder, texts)
+    (folder / "tokenizer.json").write_text("{")
+    assert f"{folder}: tokenizer.json is truncated" in fails(capsys, "predict", folder, texts)
+
+
+def test_rows_that_cannot_be_read_are_named(folder, capsys, world):
+    file, arguments = folder / "rows.safetensors", calls(folder, world / "data", folder)["calibrate --file"]
+    roles, whole = load_file(file), file.read_bytes()
+    for content in (b"", whole[:-9], b"\xff" * 100):
+        file.write_bytes(content)
+        assert f"{file} is truncated or corrupt" in fails(capsys, *arguments)
+    save_file({"logits": np.zeros(3)}, file)
+    assert f"{file}: train is not there" in fails(capsys, *arguments)
+    save_file(roles | {"dev": roles["dev"].astype(np.float64)}, file)
+    assert f"{file}: dev is float64" in fails(capsys, *arguments)
+    file.unlink()
+    file.mkdir()
+    assert f"Cannot read {file}" in fails(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"recipe_options": "x"}, "recipe-options is 'x'"),
+        ({"seeds": [[1]]}, "seeds is [[1]]"),
+        ({"seed": 10**30}, "seed is 1000"),
+        ({"epochs": "three"}, "epochs is 'three'"),
+        ({"class_weights": {"a": 1}}, "class-weights is {'a': 1}"),
+        ({"warmup": float("inf")}, "warmup is inf"),
+        ({"max_steps": float("inf")}, "max-steps is inf, expected a whole number"),
+        ({"backbone": None}, "backbone is None, expected text"),
+        ({"strange": 1}, "No option is called 'strange'"),
+    ],
+)
+def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"backbone": "nowhere/at-all", "output": str(tmp_path / "out")} | change))
+    assert f"{file}: {said}" in fails(capsys, "train", "--config", file)
+
+
+@pytest.mark.parametrize(
+    ("way", "value", "said"),
+    [
+        ("policies.entropy.0.score", put, "policies.entropy[0] has no score"),
+        ("policies.entropy.1", {}, "policies.entropy[1] has no mean_layers"),
+        ("policies.entropy", [], "policies.entropy is []"),
+        ("policies", 3, "policies is 3"),
+        ("static.0.mean_layers", float("nan"), "static[0].mean_layers is nan"),
+        ("static.0.elue_flops", put, "static[0] has no elue_flops"),
+        ("static.0.elue_flops", "x", "static[0].elue_flops is 'x'"),
+        ("model.depth", "4", "model.depth is '4'"),
+        ("model.parameters", True, "model.parameters is True"),
+        ("model", [], "model.depth is None"),
+        ("data.metrics", [3], "data.metrics is [3]"),
+        ("data.rows", -1, "data.rows is -1"),
+    ],
+)
+def test_a_field_of_results_is_named(way, value, said, world, capsys, tmp_path):
+    run = shutil.copytree(world / "run", tmp_path / "run")
+    edit(run / "results.json", (way, value))
+    assert f"{run / 'results.json'} cannot be read as results ({said})" in fails(capsys, "compare", world / "run", run)
+
+
+def test_a_trace_that_was_changed_is_named(folder, world, capsys, tmp_path):
+    kept, file = world / "trace.safetensors", tmp_path / "trace.safetensors"
+    arrays, metadata = load_file(kept), header(kept)["__metadata__"]
+    about = json.loads(metadata["about"])
+    changed = [
+        ({"labels": arrays["labels"][::-1].copy()}, about, "its labels are not those of the data"),
+        ({"logits": arrays["logits"] * np.float32("nan")}, about, "its logits hold NaN"),
+        ({"spent": arrays["spent"].astype(np.int64)}, about, "its spent hold"),
+        ({"lengths": arrays["lengths"][1:]}, about, "its lengths are (59,)"),
+        ({}, put(about, ("model", "parameters"), None), "model.parameters in its header is None"),
+        ({}, put(about, ("offramp",), put), "offramp in its header is None"),
+        ({}, [], "model.name in its header is None"),
+    ]
+    for change, told, said in changed:
+        save_file(arrays | change, file, metadata=metadata | {"about": json.dumps(told)})
+        line = fails(capsys, *calibration(folder, world / "data", file))
+        assert said in line and str(file) in line
+
+
+def test_an_option_without_its_value(capsys):
+    for arguments in (["evaluate", "x", "--output=--"], ["train", "x", "--config=--"], ["evaluate", "x", "-o--"]):
+        assert f"{arguments[-1]} gives no value" in fails(capsys, *arguments)
+
+
+def test_whatever_is_changed_ends_in_an_answer_or_in_one_line(world, tmp_path):
+    """A small sample by seed; `python -m tests.tampering` tries many."""
+    chance = random.Random(7)
+    for number in range(18):
+        place = tmp_path / str(number)
+        model = shutil.copytree(world / "model", place / "model")
+        trace = shutil.copy(world / "trace.safetensors", place / "trace.safetensors")
+        run = shutil.copytree(world / "run", place / "run")
+        if number % 3 == 0:
+            told = tamper_trace(trace, chance)
+            arguments = calibration(model, world / "data", trace)
+        elif number % 3 == 1:
+            told = tamper_json(run / "results.json", chance)
+            arguments = ["compare", str(world / "run"), str(run), "--names", "a,b"]
+        else:
+            told = tamper_model(model, chance)
+            commands = calls(model, world / "data", place / "out")
+            arguments = commands[chance.choice(["info", "predict", "calibrate --file"])]
+        before = seen(tmp_path)
+        outcome = attempt(arguments)
+        assert not outcome.faults((0, 1, 2)), told
+        assert outcome.code == 0 or seen(tmp_path) == before, told
