@@ -137,6 +137,8 @@ def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
     found = results_of(tmp_path / "out")
     layers = [one["layer"] for one in found["exits"]]
     assert layers[-1] == layers[-2] and found["chosen"]["elue_flops"] is None
+    last = max(found["static"], key=lambda point: point["mean_layers"])  # the classifier, not the ramp beside it
+    assert last["agreement"] == 1 and last["scores"] == found["exits"][-1]["scores"]
     call = ["calibrate", tmp_path / "model", "--file", tmp_path / "own.csv", "--temperature", "--risk", "0.3"]
     assert main([str(one) for one in call]) == 2
     assert "leave --temperature out" in capsys.readouterr().err

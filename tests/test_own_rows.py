@@ -126,6 +126,45 @@ def test_an_official_file_is_told_from_a_table_of_ones_own(trained, tmp_path, ca
     capsys.readouterr()
 
 
+def test_a_data_sets_own_numbers_count_by_their_names(model, tmp_path, capsys):
+    """A file whose classes are numbered otherwise than the model's was scored the wrong way round."""
+    import datasets
+
+    names = ["yes", "no"]  # the model has no, yes
+    features = datasets.Features({"review": datasets.Value("string"), "verdict": datasets.ClassLabel(names=names)})
+    columns = {"review": [text for text, _ in LABELLED], "verdict": [1 - label for _, label in LABELLED]}
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "turned.parquet")
+    files = {"turned": tmp_path / "turned.parquet", "plain": written(tmp_path, "t.csv own")}
+    scores = []
+    for name, file in files.items():
+        assert main(["evaluate", str(model), "--file", str(file), *QUICK, "-o", str(tmp_path / name)]) == 0
+        scores.append([one["scores"] for one in json.loads((tmp_path / name / "results.json").read_text())["exits"]])
+    assert scores[0] == scores[1]
+    capsys.readouterr()
+
+
+def test_standard_input_and_a_trace_that_would_be_deleted_are_refused(model, tmp_path, capsys):
+    assert "write them into a file" in fails(capsys, "evaluate", model, "--file", "-", "-o", tmp_path / "run")
+    file = written(tmp_path, "tickets.txt")
+    run = ["--file", file, *QUICK, "-o", tmp_path / "run"]
+    assert main([str(part) for part in ("evaluate", model, *run)]) == 0
+    capsys.readouterr()
+    trace = tmp_path / "run" / "trace.safetensors"
+    line = fails(capsys, "evaluate", model, *run, "--overwrite", "--trace", trace)
+    assert "lies in the folder that is to be replaced" in line and trace.is_file()
+
+
+def test_only_what_an_evaluation_wrote_is_replaced(model, tmp_path, capsys):
+    """A folder with a results.json was deleted with everything in it."""
+    run = ["--file", written(tmp_path, "tickets.txt"), *QUICK, "--overwrite", "-o", tmp_path / "run"]
+    assert main([str(part) for part in ("evaluate", model, *run)]) == 0
+    assert main([str(part) for part in ("evaluate", model, *run)]) == 0
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    capsys.readouterr()
+    assert "holds other things than an evaluation (notes.txt)" in fails(capsys, "evaluate", model, *run)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
 # -- the maximum length --------------------------------------------------------------------------
 
 
@@ -143,9 +182,9 @@ def test_what_was_cut_in_training_is_cut_in_serving(home, tmp_path):
 
 def test_a_length_beyond_the_positions_is_refused(home, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("a film\n")
-    for length in ("41", "0", "-3"):
+    for length in ("41", "0", "-3", "2"):  # below the special tokens nothing would be cut at all
         line = fails(capsys, "predict", home / "model", tmp_path / "a.txt", "--max-length", length)
-        assert "the backbone has positions for 1 to 40" in line
+        assert "this model takes 4 (its special tokens and one) to 40" in line
 
 
 # -- the machine ---------------------------------------------------------------------------------

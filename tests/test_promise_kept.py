@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.calibration.choice import CalibrationOptions
+from offramp.calibration.risks import Promise
+from offramp.calibration.rows import rows_to_calibrate
+from offramp.calibration.run import calibrate
 from offramp.cli.main import main
-from tests.reviews import QUICK, rows
+from offramp.tasks import TASKS
+from offramp.tasks.rows import DataOptions
+from offramp.training.holdout import earlier_rows, read_hashes
+from offramp.training.run import _again
+from tests.reviews import QUICK, rows, settings
+from tests.tiny import save_classifier
 
 PROMISED = "With 90 % confidence at most 5 %"
 
@@ -70,9 +80,27 @@ def other_tokenizer(model):
     model.tokenizer.add_tokens(["stranger"])
 
 
+def other_side(model):
+    model.tokenizer.truncation_side = "left"
+
+
+def other_inputs(model):
+    model.tokenizer.model_input_names = ["input_ids", "attention_mask"]
+
+
 @pytest.mark.parametrize(
     "change",
-    [changed_weight, torch.nn.Module.half, other_policy, other_exit, other_labels, other_length, other_tokenizer],
+    [
+        changed_weight,
+        torch.nn.Module.half,
+        other_policy,
+        other_exit,
+        other_labels,
+        other_length,
+        other_tokenizer,
+        other_side,
+        other_inputs,
+    ],
 )
 def test_saved_after_a_change_the_promise_is_gone(change, calibrated, tmp_path, caplog):
     model = AdaptiveModel.from_pretrained(calibrated)
@@ -126,3 +154,52 @@ def test_training_on_clears_promise_policy_and_temperatures(calibrated, reviews,
     assert not promised(tmp_path / "on")
     assert after["policy"] == {"name": "never"} and all(spec["temperature"] == 1 for spec in after["exits"])
     assert after["max_tokens"] == before["max_tokens"]
+
+
+def test_training_on_learns_with_the_temperatures_that_are_saved(calibrated, tmp_path):
+    """The config was cleared, the heads went on dividing by the old temperatures."""
+    model = _again(settings(calibrated, tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    assert {head.temperature for head in model.exits.values()} == {1.0}
+    edited = AdaptiveModel.from_pretrained(calibrated, dtype=torch.bfloat16)  # whose promise is dropped on the way
+    edited.save_pretrained(tmp_path / "short")
+    again = _again(settings(tmp_path / "short", tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    assert again.config.policy == {"name": "never"} and {head.temperature for head in again.exits.values()} == {1.0}
+
+
+def test_the_runner_in_hand_stays_as_it_was(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
+    runner = offramp.load(folder)
+    texts = [text for text, _ in rows(9)]
+    before, exits = runner.answer(texts, policy="layer:1"), runner.config.exits
+    calibrate(runner, DataOptions(), Promise("disagreement", 0.05, 0.9), CalibrationOptions(temperature=True))
+    assert (runner.answer(texts, policy="layer:1").logits == before.logits).all() and runner.config.exits == exits
+    warm = offramp.load(folder)
+    assert warm.config.calibrated["fingerprint"] == warm.fingerprint != runner.fingerprint
+
+
+# -- who saw what --------------------------------------------------------------------------------
+
+
+def test_a_model_trained_on_has_seen_what_its_parent_saw(trained, reviews, tmp_path, capsys):
+    """35 of 43 calibration rows had been in the parent's training part, and it said that training did not see them."""
+    parent = read_hashes(trained)
+    call = ["train", trained, "--task", "sst-2", "--data-dir", reviews, "-o", tmp_path / "on", "--max-steps", "1"]
+    assert main([str(part) for part in (*call, "--cpu", "--seed", "7", "--calibration-split", "0.2")]) == 0
+    child = read_hashes(tmp_path / "on")
+    assert not np.isin(child["calibration"], parent["train"]).any() and len(child["calibration"]) == 240
+    assert np.isin(parent["train"], child["train"]).all() and np.isin(parent["dev"], child["dev"]).all()
+    assert earlier_rows(tmp_path / "on") == "known"
+    capsys.readouterr()
+
+
+def test_what_somebodys_classifier_was_trained_on_is_not_known(reviews, tmp_path, capsys):
+    classifier = save_classifier("bert", tmp_path / "clf", num_labels=2)
+    config = json.loads((classifier / "config.json").read_text())
+    config |= {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    (classifier / "config.json").write_text(json.dumps(config))
+    call = ["train", classifier, "--task", "sst-2", "--data-dir", reviews, "-o", tmp_path / "on", "--max-steps", "1"]
+    assert main([str(part) for part in (*call, "--cpu", "--calibration-split", "0.4")]) == 0
+    assert "was fine-tuned on rows that are not known here" in capsys.readouterr().err
+    config = AdaptiveModel.from_pretrained(tmp_path / "on").config
+    _, origin = rows_to_calibrate(tmp_path / "on", config, DataOptions())
+    assert origin == "that this training did not see (what its backbone was fine-tuned on is not known)"

@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = ["AdaptiveConfig", "AdaptiveModel", "AdaptiveOutput", "Answer", "OfframpError", "Runner", "load", "policies"]
 
 _HOMES = {
-    "AdaptiveConfig": "offramp.model",
+    "AdaptiveConfig": "offramp.config",
     "AdaptiveModel": "offramp.model",
     "AdaptiveOutput": "offramp.model",
     "Answer": "offramp.prediction",

@@ -72,9 +72,14 @@ class Chunk:
 
 
 def chunks(
-    tokens: Tokens, texts: Iterable[Text], budget: int, device: torch.device, progress: bool | None = None
+    tokens: Tokens,
+    texts: Iterable[Text],
+    budget: int,
+    device: torch.device,
+    progress: bool | None = None,
+    quiet: bool = False,
 ) -> Iterator[Chunk]:
-    """A stream's texts, chunk by chunk; tells in the end how many were too long."""
+    """A stream's texts, chunk by chunk; tells in the end, unless `quiet`, how many were too long."""
     total = len(texts) if isinstance(texts, Sized) else None
     hidden = None if progress is None else not progress  # None: shown on a terminal, and only for long work
     stream = iter(texts)
@@ -85,7 +90,7 @@ def chunks(
             order = np.argsort(ids.lengths, kind="stable")
             yield Chunk(seen, some, ids, types, order, tokens.tokenizer.pad_token_id or 0, device, budget, bar)
             seen += len(some)
-    if tokens.cut:
+    if tokens.cut and not quiet:
         are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
         logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
 

@@ -18,7 +18,7 @@ from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import reading
 from offramp.policies import Policy
 from offramp.problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
-from offramp.stepper import ExitPoint, Shape
+from offramp.stepper import ExitPoint, Shape, points_on
 from offramp.thresholds import Threshold
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
@@ -190,7 +190,7 @@ class AdaptiveConfig(PreTrainedConfig):
         layers = [spec.layer for spec in self.exit_specs]
         if self.ramp_answers:  # it may let rows go first, as the originals' never-trained last highway did
             layers.append(layers[-1])
-        return tuple(ExitPoint(number, layer) for number, layer in enumerate(layers, 1))
+        return points_on(layers)
 
     @property
     def ramp_answers(self) -> bool:

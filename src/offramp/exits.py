@@ -51,7 +51,10 @@ class Head(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """The logits, (rows, classes)."""
         logits = self.classifier(features)
-        return logits if self.temperature == 1.0 else logits / self.temperature
+        if self.temperature == 1.0:
+            return logits
+        # in float32 at least, as temperatures were fitted on a trace
+        return (logits if logits.dtype == torch.float64 else logits.float()) / self.temperature
 
 
 class SharedPooler(nn.Module):
@@ -89,12 +92,7 @@ class Exits(nn.ModuleDict):
     def at(self, point: ExitPoint) -> Head:
         """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
         head = self.head(point.layer)
-        return head.ramp if self.is_ramp(point) and head.ramp is not None else head
-
-    def is_ramp(self, point: ExitPoint) -> bool:
-        """Whether an exit is a faithful model's ramp, before the last exit on the same layer."""
-        last = self.points[-1]
-        return point.layer == last.layer and point.number < last.number
+        return head.ramp if point.is_ramp and head.ramp is not None else head
 
     def head(self, layer: int) -> Head:
         """The head on a layer."""

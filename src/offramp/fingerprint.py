@@ -60,7 +60,10 @@ def _without(config: Mapping[str, Any]) -> dict[str, Any]:
 def _rules(tokenizer: PreTrainedTokenizerBase) -> Any:
     """What turns a text into tokens, without the padding and truncation of the last call."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = dict(tokenizer.get_vocab()) if backend is None else json.loads(backend.to_str())
-    for passing in ("padding", "truncation"):
-        rules.pop(passing, None)
-    return rules
+    if backend is not None:
+        rules = json.loads(backend.to_str())
+        rules = {key: value for key, value in rules.items() if key not in ("padding", "truncation")}
+    else:
+        options = {key: value for key, value in tokenizer.init_kwargs.items() if not key.endswith(("_file", "_path"))}
+        rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab(), "options": options}
+    return [rules, tokenizer.truncation_side, list(tokenizer.model_input_names)]

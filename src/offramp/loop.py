@@ -85,9 +85,8 @@ def step(
     if len(stay) == 0:
         return None, Landed(flight.rows, said)
     leave = np.flatnonzero(decided)
-    landed = Landed(
-        _numbers(flight, leave), replace(said, logits=said.logits.index_select(0, _tensor(leave, said.logits)))
-    )
+    logits = said.logits.index_select(0, _tensor(leave, said.logits))
+    landed = Landed(_numbers(flight, leave), replace(said, logits=logits, uncertainty=None))
     if memory:
         kept = _tensor(stay, leaves)
         memory = {key: value.index_select(0, kept) for key, value in memory.items()}
@@ -99,8 +98,8 @@ def join(stepper: Stepper[State], flights: Sequence[Flight[State]]) -> Flight[St
     first, *others = flights
     if not others:
         return first
-    if any(flight.passed != first.passed for flight in others):
-        raise AssertionError("flights are joined at the same exit")
+    if any(flight.passed != first.passed or flight.rows is None for flight in flights):
+        raise AssertionError("flights are joined at the same exit, and their rows have numbers")
     memory = None
     if first.memory is not None:
         memories = [flight.memory or {} for flight in flights]

@@ -43,7 +43,7 @@ __all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
 logger = logging.getLogger("offramp")
 
-FEWEST = 0.25  # of the embeddings that a tokenizer's own tokens fill; some are padded, or left for later
+FEWEST = 0.05  # of the embeddings that a tokenizer's own tokens fill; some are padded, or left for later
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
 

@@ -320,8 +320,8 @@ class Layer(Policy):
         return torch.full((len(said.logits),), said.layer == self.layer, device=said.logits.device), {}
 
     def listens(self, point: ExitPoint) -> bool:
-        """Only to the exit on that layer."""
-        return point.layer == self.layer
+        """Only to the exit on that layer, not to an untrained ramp beside it."""
+        return point.layer == self.layer and not point.is_ramp
 
     def check(self, shape: Shape) -> None:
         """Refuse a layer without an exit."""

@@ -48,7 +48,6 @@ def keep_if_true(config: AdaptiveConfig, name: str, fingerprint: str, backend: s
 
 
 def forget(config: AdaptiveConfig) -> None:
-    """Clear what calibrating wrote: other weights will need another policy, other temperatures, another test."""
-    if config.calibrated:
-        config.policy, config.calibrated = {"name": "never"}, None
+    """Clear what was chosen for these weights: others will need another policy, other temperatures, another test."""
+    config.policy, config.calibrated = {"name": "never"}, None
     config.exits = [spec | {"temperature": 1.0} for spec in config.exits or ()]

@@ -77,8 +77,12 @@ class Runner:
             raise BadModel(
                 f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
             )
-        if not 1 <= self.limit <= longest:
-            raise BadValue(f"The maximum length is {self.limit} tokens; the backbone has positions for 1 to {longest}.")
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + 1
+        if not least <= self.limit <= longest:
+            raise BadValue(
+                f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
+                f"{longest}."
+            )
 
     @property
     def backend(self) -> str:
@@ -112,13 +116,17 @@ class Runner:
     # -- answering -------------------------------------------------------------------------------
 
     def chunks(
-        self, texts: Iterable[Text], batch_tokens: int | None = None, progress: bool | None = None
+        self,
+        texts: Iterable[Text],
+        batch_tokens: int | None = None,
+        progress: bool | None = None,
+        quiet: bool = False,
     ) -> Iterator[Chunk]:
         """A stream's texts as chunks of batches on this device."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
         budget = padded_tokens(batch_tokens, self.device)
-        found = chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress)
+        found = chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress, quiet)
         return (self._checked(chunk) for chunk in found)
 
     def _checked(self, chunk: Chunk) -> Chunk:

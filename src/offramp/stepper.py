@@ -6,6 +6,7 @@ rows, and joins batches that stand at the same exit. What an exit answered is a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from offramp.problems import Problem
 
-__all__ = ["Batch", "ExitPoint", "Positions", "Said", "Shape", "Stepper"]
+__all__ = ["Batch", "ExitPoint", "Positions", "Said", "Shape", "Stepper", "points_on"]
 
 Batch = Mapping[str, Tensor]
 """input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
@@ -33,6 +34,13 @@ class ExitPoint:
 
     number: int
     layer: int
+    is_ramp: bool = False  # a converted checkpoint's untrained head, before the last exit on the same layer
+
+
+def points_on(layers: Sequence[int]) -> tuple[ExitPoint, ...]:
+    """The exits on these layers, shallow to deep; of two on one layer the first is a ramp."""
+    ramps = [layer == after for layer, after in itertools.pairwise([*layers, None])]
+    return tuple(ExitPoint(i, layer, ramp) for i, (layer, ramp) in enumerate(zip(layers, ramps, strict=True), 1))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offramp.stepper import Batch, ExitPoint, Positions, Said
+from offramp.stepper import Batch, ExitPoint, Positions, Said, points_on
 
 __all__ = ["Replay"]
 
@@ -22,7 +22,7 @@ class Replay:
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
         """The exits that were recorded."""
-        return tuple(ExitPoint(said.exit, said.layer) for said in self.said)
+        return points_on([said.layer for said in self.said])
 
     def embed(self, batch: Batch) -> Tensor:
         """All recorded rows; the batch is not looked at."""

@@ -12,13 +12,14 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput
 from offramp.tasks.rows import DataOptions, TaskRows, rows_for
 from offramp.traces.hashes import hashes_of
-from offramp.training.holdout import read_hashes
+from offramp.training.holdout import KNOWN, earlier_rows, read_hashes
 
 __all__ = ["rows_to_calibrate"]
 
 logger = logging.getLogger("offramp")
 
 SET_ASIDE = "that training did not see"
+SET_ASIDE_HERE = "that this training did not see (what its backbone was fine-tuned on is not known)"
 UNKNOWN = "of which it is not known whether training saw them"
 CHOSE = "that may have helped to choose the checkpoint"
 
@@ -39,8 +40,8 @@ def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) 
         )
     _, first = np.unique(hashes, return_index=True)
     places = np.sort(first[chosen[first]])
-    origin = SET_ASIDE if own else _origin(folder, data, hashes, roles)
-    return data.take(places), origin
+    data = data.take(places)
+    return data, _origin(folder, data, hashes[places], roles)
 
 
 def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]) -> str:
@@ -56,7 +57,7 @@ def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dic
         )
     used = np.isin(hashes, roles.get("dev", ()))
     if not used.any():
-        return SET_ASIDE
+        return SET_ASIDE if earlier_rows(folder) == KNOWN else SET_ASIDE_HERE
     logger.warning(
         "%d of the %d rows may have helped to choose the checkpoint: the promise is a little too rosy.",
         int(used.sum()),

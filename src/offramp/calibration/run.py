@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from dataclasses import asdict, dataclass, replace
@@ -127,8 +128,8 @@ def write(
     evidence: dict[str, Any],
     temperatures: NDArray[np.float64] | None,
 ) -> None:
-    """The evidence, the card, and last the config, each replaced as a whole."""
-    config = runner.config
+    """The evidence, the card, and last the config, each replaced as a whole; the runner in hand stays as it was."""
+    config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
             replace(spec, temperature=float(f"{spec.temperature * warmer:.6g}"))
@@ -136,7 +137,7 @@ def write(
         ]
         config.exits = [asdict(spec) for spec in specs]
     config.max_tokens = runner.limit
-    tested = replace(runner, max_length=None)  # with the temperatures and the length as they are now
+    tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
     promises.bind(config, policy, evidence, tested.fingerprint)
     with staged_file(folder / card.EVIDENCE, overwrite=True) as file:

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offramp.loading import DTYPES
+
 if TYPE_CHECKING:
     from offramp.runner import Runner
 
@@ -23,7 +25,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """What a model runs on, and how much of a text it reads."""
     group = parser.add_argument_group("machine")
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (an accelerator where there is one)")
-    group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="what it computes in (float32)")
+    group.add_argument("--dtype", choices=DTYPES, help="what it computes in (float32)")
     group.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
     group.add_argument(
         "--max-length", type=int, metavar="N", help="tokens of a text; the rest is cut (the model's own)"

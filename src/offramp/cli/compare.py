@@ -46,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
     compared, results = compare(args.runs, names, args.policy, reference=args.elue_reference, clamp=args.clamp)
     print(tables(compared, args.policy))
     if args.output is not None:
+        from offramp.files.ours import COMPARISON
         from offramp.files.writing import staged_folder
 
-        with staged_folder(args.output, args.overwrite, "comparison.json") as folder:
+        with staged_folder(args.output, args.overwrite, COMPARISON, "a comparison") as folder:
             draw(folder, compared, results, args.policy)
             (folder / "comparison.json").write_text(as_json(compared, args.policy), encoding="utf-8")
         print(f"\nWrote {args.output}.")

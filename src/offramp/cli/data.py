@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from offramp.files.reading import FORMATS
+
 if TYPE_CHECKING:
     from offramp.tasks.rows import DataOptions
 
@@ -34,8 +36,7 @@ def add_data(parser: argparse.ArgumentParser, split: str) -> None:
 
 def add_reading(group: argparse._ArgumentGroup) -> None:
     """How a file is read, the same wherever one is."""
-    formats = ["text", "tsv", "csv", "jsonl", "parquet"]
-    group.add_argument("--input-format", choices=formats, help="how FILE is read (by its ending, else text)")
+    group.add_argument("--input-format", choices=list(FORMATS), help="how FILE is read (by its ending, else text)")
     group.add_argument("--no-header", action="store_true", help="TSV or CSV without a header; columns are 1, 2, …")
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the model, which checks every weight, and describe it."""
     from offramp.loading import half_precision
-    from offramp.model import AdaptiveModel
+    from offramp.model import TOKENIZER_FILES, AdaptiveModel
 
     model = AdaptiveModel.from_pretrained(args.model)
     facts = describe(model.config) | {
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
             "exits": sum(value.numel() for value in model.exits.parameters()),
         },
         "machine": {"short types": [name for name, there in half_precision().items() if there]},
-        "tokenizer": (Path(args.model) / "tokenizer_config.json").is_file() or not Path(args.model).is_dir(),
+        "tokenizer": not Path(args.model).is_dir()
+        or any((Path(args.model) / name).is_file() for name in TOKENIZER_FILES),
     }
     print(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
     return 0

@@ -129,7 +129,7 @@ def compare(
         known = reference_curve(reference)
         scores = {curve.name: elue_score(curve.elue, known, clamp) if curve.elue else None for curve in curves}
     data = results[0]["data"]
-    full = max(_full(result, unit) for result in results)
+    full = max(*(_full(result, unit) for result in results), *(float(curve.costs[-1]) for curve in curves))
     return Compared(data["metrics"][0], data["name"], unit, full, curves, scores), results
 
 

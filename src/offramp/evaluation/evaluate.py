@@ -14,11 +14,12 @@ from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
 from offramp.evaluation.timing import race
+from offramp.files.ours import RUN
 from offramp.files.writing import staged_folder
 from offramp.policies import Never, Policy, parse
 from offramp.report import figures
 from offramp.report.extremes import extremes
-from offramp.report.files import RESULTS, write_files
+from offramp.report.files import write_files
 from offramp.report.page import render
 from offramp.runner import Runner
 from offramp.tasks.rows import TaskRows
@@ -58,7 +59,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a model on labelled rows (or on texts alone: then against its own full answers)."""
     plan = planned(runner, options)
-    with staged_folder(output, overwrite, RESULTS) as folder:
+    if trace_file is not None and trace_file.resolve().parent == output.resolve():
+        raise BadValue(f"{trace_file} lies in the folder that is to be replaced; copy it to another place first.")
+    with staged_folder(output, overwrite, RUN, "an evaluation") as folder:
         trace = obtain_trace(runner, data, trace_file or folder / TRACE)
         passing = flops_per_exit(runner.config, options.elue_length)
         alone = flops_per_exit(runner.config, options.elue_length, alone=True)

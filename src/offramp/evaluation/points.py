@@ -84,7 +84,7 @@ class Scorer:
             raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
         if self.trace.problem.is_regression and self.tolerance is None:
             values = self.trace.expected if self.trace.labels is None else self.trace.labels
-            object.__setattr__(self, "tolerance", round(float(np.ptp(values)) / 10, 4))
+            object.__setattr__(self, "tolerance", float(f"{np.ptp(values) / 10:.4g}"))
         if self.metrics and self.trace.labels is None:
             raise BadInput("The rows have no labels to score against.")
 

@@ -43,7 +43,7 @@ def race(runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows
     turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
     for turn, way in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
         start = time.perf_counter()
-        for chunk in runner.chunks(some, progress=False):
+        for chunk in runner.chunks(some, progress=False, quiet=True):
             with stepper.answering():
                 for batch in chunk.batches():
                     ways[way](batch).cpu()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ FORMATS = {
 ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
 USUAL_COLUMNS = ("text", "sentence")
-EMPTY: dict[str, Any] = {}  # a row of a file without rows
+LOOKED_AT = 100  # JSON lines whose fields tell the columns
 
 Text = str | tuple[str, str]
 
@@ -90,7 +91,7 @@ def check_file(source: Source) -> None:
 
 
 def columns_of(source: Source) -> list[str] | None:
-    """The names of a file's columns (JSON lines: of its first row); None where rows are bare texts."""
+    """The names of a file's columns (JSON lines: of its first rows); None where rows are bare texts."""
     check_file(source)
     if source.format == "text":
         return None
@@ -98,16 +99,18 @@ def columns_of(source: Source) -> list[str] | None:
         return [str(name) for name in _parquet(source).schema_arrow.names]
     if source.format == "jsonl":
         with _open(source) as file:
-            _, first = next(_objects(source, file), (0, EMPTY))
-        return list(first) if isinstance(first, Mapping) else None
+            first = [row for _, row in itertools.islice(_objects(source, file), LOOKED_AT)]
+        if any(not isinstance(row, Mapping) for row in first):
+            return None
+        return list(dict.fromkeys(name for row in first for name in row))
     header = next(read_cells(source), (0, [""]))[1]
     return header if source.has_header else [str(column) for column in range(1, len(header) + 1)]
 
 
-def read_records(source: Source, short: list[int] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_records(source: Source, odd: list[int] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows by column, each with the line that it starts on; blank lines are passed over.
 
-    Rows with too few columns end the reading, or are left out and their lines noted in `short`.
+    Rows with another number of columns end the reading, or are left out and their lines noted in `odd`.
     """
     check_file(source)
     try:
@@ -120,28 +123,30 @@ def read_records(source: Source, short: list[int] | None = None) -> Iterator[tup
                         raise source.at(line, "expected an object with a field for each column.")
                     yield line, row
         else:
-            yield from _cell_records(source, short)
+            yield from _cell_records(source, odd)
     except OSError as err:
         raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
 
 
-def _cell_records(source: Source, short: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = read_cells(source)
     first = next(rows, None)
     if first is None:
         return
     header = first[1] if source.has_header else [str(column) for column in range(1, len(first[1]) + 1)]
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise BadInput(f"{source.name} has two columns called {twice[0]!r}; rename one of them.")
     if not source.has_header:
         yield first[0], dict(zip(header, first[1], strict=True))
     for line, cells in rows:
         if cells == [""]:
             continue
-        if len(cells) < len(header):
-            if short is None:
-                raise _too_few(source, line, cells, header)
-            short.append(line)
+        if len(cells) != len(header):
+            if odd is None:
+                raise _miscounted(source, line, cells, header)
+            odd.append(line)
             continue
-        yield line, dict(zip(header, cells, strict=False))
+        yield line, dict(zip(header, cells, strict=True))
 
 
 def read_cells(source: Source) -> Iterator[tuple[int, list[str]]]:
@@ -247,20 +252,25 @@ def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
     for name in (text, source.pair_column):
         if name is not None and name not in header:
             raise BadInput(f"{source.name}: {UnknownName(kind, name, header)}")
+        if name is not None and list(header).count(name) > 1:
+            raise BadInput(f"{source.name} has two columns called {name!r}; rename one of them.")
     return header.index(text), None if source.pair_column is None else header.index(source.pair_column)
 
 
 def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], text: int, pair: int | None) -> Text:
-    if len(row) < len(header):
-        raise _too_few(source, line, row, header)
+    if len(row) != len(header):
+        raise _miscounted(source, line, row, header)
     return row[text] if pair is None else (row[text], row[pair])
 
 
-def _too_few(source: Source, line: int, row: Sequence[str], header: Sequence[str]) -> BadInput:
+def _miscounted(source: Source, line: int, row: Sequence[str], header: Sequence[str]) -> BadInput:
     mark = "tab" if source.format == "tsv" else "comma"
     plural = "" if len(row) == 1 else "s"
     expected = f"{len(header)} ({', '.join(header)})"
-    return source.at(line, f"{len(row)} column{plural}, expected {expected}. Is a {mark} missing?")
+    advice = f"Is a {mark} missing?" if len(row) < len(header) else f"Is there a {mark} too many, or one in a text?"
+    if len(row) > len(header) and source.format == "csv":
+        advice += " Put quotes around texts with commas."
+    return source.at(line, f"{len(row)} column{plural}, expected {expected}. {advice}")
 
 
 def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import TextIO
 
 from offramp.errors import CannotWrite
+from offramp.files.ours import MODEL, check_ours
 
 __all__ = ["check_free", "staged_file", "staged_folder", "writing"]
 
 
 def check_free(target: Path, overwrite: bool) -> None:
     """Refuse a target that exists, unless it may be overwritten, or whose folder does not exist."""
-    if target.exists() and not overwrite:
+    if (target.is_file() or target.is_dir()) and not overwrite:  # a pipe or a device is written as it is
         raise CannotWrite(f"{target} exists already; give --overwrite to replace it.")
     if not target.absolute().parent.is_dir():
         raise CannotWrite(f"Cannot write {target}: there is no folder {target.absolute().parent}.")
@@ -31,7 +33,10 @@ def writing(target: Path | str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as err:
-        if isinstance(err, CannotWrite) or err.errno is None:
+        elsewhere = isinstance(err.filename, str) and not Path(err.filename).absolute().is_relative_to(
+            Path(target).absolute().parent.resolve()
+        )
+        if isinstance(err, CannotWrite) or err.errno is None or elsewhere:
             raise
         raise CannotWrite(f"Cannot write {target}: {err.strerror}.") from err
     except Exception as err:
@@ -72,13 +77,14 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
 
 
 @contextmanager
-def staged_folder(target: Path, overwrite: bool = False, mark: str = "config.json") -> Iterator[Path]:
-    """A folder that appears under its name only when it is complete; an old one, known by its mark, goes last."""
+def staged_folder(
+    target: Path, overwrite: bool = False, ours: re.Pattern[str] = MODEL, what: str = "a model"
+) -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete; an old one, if all in it is ours, goes last."""
     check_free(target, overwrite)
     if target.is_file():
         raise CannotWrite(f"{target} is a file; name a folder.")
-    if target.exists() and any(target.iterdir()) and not (target / mark).is_file():
-        raise CannotWrite(f"{target} holds other things (no {mark}); it is not overwritten. Name another folder.")
+    check_ours(target, ours, what)
     with writing(target):
         final = target.resolve()
         stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent))

@@ -34,9 +34,10 @@ class DeeBert(Recipe):
         from offramp.recipes.losses import last_exit
 
         last = config.num_layers
+        only_early_share = config.exit_specs[-1].head != "shared"
 
         def early(name: str) -> bool:
-            return is_early(name, last)
+            return is_early(name, last) or (only_early_share and name.startswith("exits.shared."))
 
         return (
             Stage("backbone", lambda batch, _: last_exit(batch), lambda name: not early(name), judged_by="last"),

@@ -96,8 +96,8 @@ def headline(results: Mapping[str, Any]) -> str:
 def promise_and_sample(results: Mapping[str, Any]) -> str | None:
     """What a promise about disagreement means beside the share that these rows show; None where there is none."""
     promise = (results.get("calibration") or {}).get("promise")
-    if not promise or promise["of"] != "disagreement":
-        return None
+    if not promise or promise.get("of") != "disagreement" or promise.get("tolerance") != results.get("tolerance"):
+        return None  # another tolerance would count other answers
     from scipy import stats
 
     rows, risk = results["data"]["rows"], promise["risk"]

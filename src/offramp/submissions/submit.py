@@ -95,6 +95,9 @@ def _setting(policy: Policy) -> object:
     """The number in ELUE's file names; None for a static model."""
     if isinstance(policy, Never | Layer):
         return None
+    threshold = getattr(policy, "threshold", None)
+    if isinstance(threshold, tuple):
+        return "-".join(f"{number:g}" for number in threshold)
     return policy.patience if isinstance(policy, Patience) else parameter(policy)
 
 

@@ -13,30 +13,43 @@ from offramp.tasks.folder import parse_label, unknown_label
 from offramp.tasks.metrics import METRICS
 from offramp.tasks.table import Table
 from offramp.tasks.task import Rows, Task
+from offramp.tasks.written import as_lists, is_missing, looks_joined, looks_like_lists, numbers_with_gaps, written
 
-__all__ = ["discover", "metrics_of", "rows_of"]
+__all__ = ["discover", "metrics_of", "rows_of", "same_names", "understood"]
 
 logger = logging.getLogger("offramp")
 
+MANY = 20  # classes that a small table may have, whatever its rows
+SHOWN = 8  # classes whose counts are told
 
-def discover(table: Table, wanted: str = "auto", metric: str | None = None) -> Task:
+
+def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Task:
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
-    problem = _problem(table, wanted)
+    problem = _problem(table, kind)
     if problem.is_regression:
         return Task("own", metrics_of(problem, metric, 1), None)
-    several = problem is MULTI_LABEL
-    found = [one for labels in table.labels for one in (_several(labels) if several else [labels])]
-    labels = table.label_names or tuple(sorted(_spellings(table.name, found), key=_order))
+    is_several = problem is MULTI_LABEL
+    lists = as_lists(table.labels, table.label_names) if is_several else [[label] for label in table.labels]
+    labels = table.label_names or tuple(
+        sorted(_spellings(table.name, (one for row in lists for one in row)), key=_order)
+    )
+    if not labels:
+        raise BadInput(f"{table.name} has no label in any row: there is nothing to learn.")
     if len(labels) < 2 and problem is SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
-    return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=several)
+    if len(labels) > MANY and 2 * len(labels) > len(table.labels):
+        raise BadInput(
+            f"{table.name} has {len(labels):,} classes in {len(table.labels):,} rows ({labels[0]!r}, …): "
+            "is the label in another column? Say which with --label-column, or --problem regression for numbers."
+        )
+    return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=is_several)
 
 
-def metrics_of(problem: Problem, wanted: str | None, classes: int) -> tuple[str, ...]:
+def metrics_of(problem: Problem, metric: str | None, classes: int) -> tuple[str, ...]:
     """The metrics of own data, the main one first."""
-    main = METRICS[wanted or problem.metric]
+    main = METRICS[metric or problem.metric]
     if not main.fits(problem, classes):
-        fits = [name for name, metric in METRICS.items() if metric.fits(problem, classes)]
+        fits = [name for name, one in METRICS.items() if one.fits(problem, classes)]
         raise BadValue(f"Metric {main.name} does not fit this {problem.title} of {classes}; {', '.join(fits)} do.")
     return (main.name, *(name for name in problem.metrics if name != main.name))
 
@@ -44,11 +57,12 @@ def metrics_of(problem: Problem, wanted: str | None, classes: int) -> tuple[str,
 def rows_of(table: Table, task: Task) -> Rows:
     """A table's rows with labels as numbers; a label outside the set is named and ends the reading."""
     texts, numbers, unlabelled = [], [], []
-    for row, label in enumerate(table.labels):
-        if not task.multi_label and _written(label) == "":
+    labels = as_lists(table.labels, table.label_names or task.labels) if task.multi_label else table.labels
+    for row, label in enumerate(labels):
+        if not task.multi_label and is_missing(label, task.labels):
             unlabelled.append(row)
             continue
-        number = _number(label, task, table.label_names is not None)
+        number = _number(label, task, table.label_names)
         if number is None:
             raise BadInput(f"{table.at(row)}: {unknown_label(label, task.labels)}")
         texts.append(table.texts[row])
@@ -57,66 +71,87 @@ def rows_of(table: Table, task: Task) -> Rows:
         raise BadInput(f"{table.name} has no row with a label.")
     notes = list(table.skipped)
     if unlabelled:
-        notes.append(f"{len(unlabelled)} rows without a label were skipped, the first at {table.at(unlabelled[0])}.")
+        what = "without a label" if task.labels is not None else "whose label is no number"
+        notes.append(f"{len(unlabelled)} rows {what} were skipped, the first at {table.at(unlabelled[0])}.")
     return Rows(texts, numbers, tuple(notes))
 
 
-def _problem(table: Table, wanted: str) -> Problem:
-    if wanted != "auto":
-        return next(problem for problem in PROBLEMS.values() if problem.short == wanted)
-    if any(isinstance(label, list | tuple) for label in table.labels):
+def understood(task: Task, rows: Rows) -> str:
+    """What was read, in one line: the kind of answer, the classes with their counts, the rows used."""
+    used = f"{len(rows):,} rows used"
+    if task.labels is None:
+        values = rows.labels or [0.0]
+        return f"{task.problem.title}, values from {min(values):g} to {max(values):g}; {used}"
+    numbers = rows.labels or []
+    counts = [sum(row[i] for row in numbers) for i in range(len(task.labels))] if task.multi_label else None
+    single = Counter(numbers) if counts is None else {}
+    each = [f"{label} {single.get(i, 0) if counts is None else counts[i]:,}" for i, label in enumerate(task.labels)]
+    more = f", … ({len(each)} classes)" if len(each) > SHOWN else ""
+    return f"{task.problem.title}: {', '.join(each[:SHOWN])}{more}; {used}"
+
+
+def _problem(table: Table, kind: str) -> Problem:
+    if kind != "auto":
+        return next(problem for problem in PROBLEMS.values() if problem.short == kind)
+    if looks_like_lists(table.labels):
         return MULTI_LABEL
     if table.label_names is not None:
         return SINGLE_LABEL
-    values = [parse_label(written, None) for label in table.labels if (written := _written(label))]
-    fractions = any(value is not None and value != int(value) for value in values)
-    return REGRESSION if fractions and None not in values else SINGLE_LABEL
+    if numbers_with_gaps(table.labels):
+        return REGRESSION
+    if mark := looks_joined(table.labels):
+        example = next(text for label in table.labels if mark in (text := written(label)))
+        raise BadInput(
+            f"{table.name}: labels such as {example!r} look like several in one; give --problem multi-label to take "
+            "them apart, or --problem single-label to take them as they are."
+        )
+    return SINGLE_LABEL
 
 
-def _number(label: Any, task: Task, named: bool) -> Any:
+def _number(label: Any, task: Task, names: Sequence[str] | None) -> Any:
+    """A label as a model has it: a class's number, 0 and 1 per label, a value; None where it is none of the task's."""
+    if task.labels is None:
+        return parse_label(written(label), None)
     if task.multi_label:
-        assert task.labels is not None
-        places = [_place(one, task.labels, named) for one in _several(label)]
+        places = [_place(one, task, names) for one in label]
         return None if None in places else [int(place in places) for place in range(len(task.labels))]
-    if named and isinstance(label, int) and task.labels is not None:
-        return label if 0 <= label < len(task.labels) else None
-    return parse_label(_written(label), task.labels)
+    return _place(label, task, names)
 
 
-def _place(label: Any, labels: Sequence[str], named: bool) -> int | None:
-    if named and isinstance(label, int):
-        return label if 0 <= label < len(labels) else None
-    place = parse_label(_written(label), tuple(labels))
+def _place(label: Any, task: Task, names: Sequence[str] | None) -> int | None:
+    """A class's number; a data set's own number counts by its name, which may stand elsewhere in the task's order.
+
+    A benchmark on the Hub may name its classes otherwise; there the numbers are the task's.
+    """
+    labels = task.labels or ()
+    if names is not None and isinstance(label, int) and not isinstance(label, bool):
+        if not 0 <= label < len(names):
+            return None
+        if task.name != "own" and not same_names(names, labels):
+            return label if label < len(labels) else None
+        label = names[label]
+    place = parse_label(written(label), labels)
     return None if place is None else int(place)
 
 
-def _spellings(name: str, found: Iterable[Any]) -> list[str]:
+def same_names(names: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether two lists of classes hold the same ones, in whatever order and case."""
+    return {*map(str.casefold, names)} == {*map(str.casefold, labels)}
+
+
+def _spellings(name: str, labels: Iterable[Any]) -> list[str]:
     """The labels, each once; of spellings of one (Yes and yes, 1 and 1.0) the most frequent."""
-    counts = Counter(written for one in found if (written := _written(one)))
-    chosen: dict[str, str] = {}
+    counts = Counter(text for label in labels if (text := written(label)))
+    there = [text for text in counts if not is_missing(text, list(counts))]
+    canonical: dict[str, str] = {}
     for label, _ in counts.most_common():
+        if label not in there:
+            continue
         value = parse_label(label, None)
-        first = chosen.setdefault(label.casefold() if value is None else str(value), label)
+        first = canonical.setdefault(label.casefold() if value is None else str(value), label)
         if first != label:
             logger.warning("%s: label %r is taken for %r.", name, label, first)
-    return list(chosen.values())
-
-
-def _several(label: Any) -> list[Any]:
-    """A list as it is; a string's parts between commas; nothing where it is empty."""
-    if isinstance(label, list | tuple):
-        return list(label)
-    if isinstance(label, str):
-        return [part.strip() for part in label.split(",") if part.strip()]
-    if label is None:
-        return []
-    raise BadValue(f"A row's labels are {label!r}; expected a list, or names between commas.")
-
-
-def _written(label: Any) -> str:
-    if isinstance(label, float) and label.is_integer():
-        return str(int(label))
-    return "" if label is None else str(label).strip()
+    return list(canonical.values())
 
 
 def _order(label: str) -> tuple[int, float, str]:

@@ -85,6 +85,8 @@ def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str,
 
     `run` is the training's folder, where that is not the model's (checkpoints lie in it).
     """
+    if given.file == "-":
+        raise BadInput("These rows are read more than once; write them into a file instead of standard input.")
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
     if given.task is None and named.file is not None and named.split is not None:
@@ -159,9 +161,11 @@ def _check_there(model: str, trained: dict[str, str | None]) -> None:
 
 def _of_task(given: DataOptions, split: str) -> TaskRows:
     task = TASKS[str(given.task)]
-    for name in (*COLUMNS, "metric"):
-        if getattr(given, name) is not None:
-            raise BadValue(f"Task {task.name} knows its columns and its metric; leave --{name.replace('_', '-')} out.")
+    for name in (*COLUMNS, "metric", "input_format", "no_header"):
+        if getattr(given, name):
+            raise BadValue(
+                f"Task {task.name} knows its columns, its files and its metric; leave --{name.replace('_', '-')} out."
+            )
     if split == "dev" and given.file is None and len(task.dev_splits) != 1:
         if not task.dev_splits:
             raise BadInput(f"Task {task.name} has no dev rows with labels; evaluate on another task (ax with mnli).")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from offramp.errors import BadInput
@@ -39,11 +39,7 @@ def task_rows(where: Where, task: Task, split: str) -> Rows:
     table = read_hub(
         path, where.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label)
     )
-    # the Hub's own order of classes is by name, not by number
-    names = table.label_names
-    labels = [names[label] if names and isinstance(label, int) and label >= 0 else label for label in table.labels]
-    known = replace(table, labels=labels, label_names=None) if _same(names, task.labels) else table
-    return rows_of(known, task)
+    return rows_of(table, task)
 
 
 def own_table(where: Where, split: str) -> Table:
@@ -54,7 +50,3 @@ def own_table(where: Where, split: str) -> Table:
         name = "validation" if split == "dev" else split  # as the Hub calls it
         return read_hub(where.dataset, where.dataset_config, name, where.columns)
     raise BadInput(f"There is no file for the {split} rows of your own data; name one.")
-
-
-def _same(names: Sequence[str] | None, labels: Sequence[str] | None) -> bool:
-    return names is not None and labels is not None and {*map(str.casefold, names)} == {*map(str.casefold, labels)}

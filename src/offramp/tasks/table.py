@@ -14,6 +14,9 @@ from offramp.files.reading import USUAL_COLUMNS, Source, Text, format_of, parque
 __all__ = ["Columns", "Table", "read_hub", "read_table"]
 
 
+YES_OR_NO = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns hold the text, its partner and the label."""
@@ -32,7 +35,7 @@ class Table:
     labels: list[Any]
     lines: list[int]
     label_names: tuple[str, ...] | None = None  # a Hugging Face data set's own
-    skipped: tuple[str, ...] = ()  # rows with too few columns
+    skipped: tuple[str, ...] = ()  # rows with another number of columns
 
     def at(self, row: int) -> str:
         """Where a row stands."""
@@ -47,25 +50,25 @@ def read_table(file: str, columns: Columns, kind: str | None = None, has_header:
     if kind == "text":
         raise BadInput(f"{file}: expected a .tsv, .csv, .jsonl or .parquet file, told by its ending.")
     source = Source(file, kind, columns.text, columns.pair, has_header)
-    short: list[int] = []
+    odd: list[int] = []
     texts: list[Text] = []
     labels: list[Any] = []
     lines: list[int] = []
     chosen: tuple[str, str | None, str] | None = None
-    for line, row in read_records(source, short):
+    for line, row in read_records(source, odd):
         chosen = chosen or _choose(file, columns, list(row))
         text, pair, label = chosen
         first = _text(source, line, row, text)
         texts.append(first if pair is None else (first, _text(source, line, row, pair)))
-        if label not in row:
-            raise source.at(line, str(UnknownName("column", label, row)))
-        labels.append(row[label])
+        labels.append(_label(source, line, row, label))
         lines.append(line)
     if chosen is None:
         raise BadInput(f"{file} is empty: there is nothing to learn from.")
-    skipped = f"{file}: {len(short)} rows with too few columns were skipped, the first in line {(short or [0])[0]}."
+    skipped = (
+        f"{file}: {len(odd)} rows with too few or too many columns were skipped, the first in line {(odd or [0])[0]}."
+    )
     names = _class_names(source, chosen[2]) if kind == "parquet" else None
-    return Table(file, texts, labels, lines, names, (skipped,) if short else ())
+    return Table(file, texts, labels, lines, names, (skipped,) if odd else ())
 
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
@@ -82,6 +85,19 @@ def _text(source: Source, line: int, row: Mapping[str, Any], column: str) -> str
     return whole(source, line, text)
 
 
+def _label(source: Source, line: int, row: Mapping[str, Any], column: str) -> Any:
+    """A row's label; of several columns, one per class, the names of those that say yes."""
+    if column in row:
+        return row[column]
+    names = [name.strip() for name in column.split(",")]
+    if missing := [name for name in names if name not in row]:
+        raise source.at(line, str(UnknownName("column", missing[0], row)))
+    answers = {name: YES_OR_NO.get(str(row[name]).strip().casefold()) for name in names}
+    if unclear := [name for name, yes in answers.items() if yes is None]:
+        raise source.at(line, f"column {unclear[0]!r} holds {row[unclear[0]]!r:.40}, expected 0 or 1.")
+    return [name for name, yes in answers.items() if yes]
+
+
 def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | None, str]:
     """The columns of the text, of its partner and of the label."""
     text = columns.text or next((usual for usual in USUAL_COLUMNS if usual in there), None)
@@ -91,7 +107,8 @@ def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | N
         raise BadInput(
             f"{name} has the columns {', '.join(there)}; say with --{what}-column which one holds the {what}."
         )
-    for column in (text, columns.pair, label):
+    several = [part.strip() for part in label.split(",")] if label not in there else [label]
+    for column in (text, columns.pair, *several):
         if column is not None and column not in there:
             raise BadInput(f"{name}: {UnknownName('column', column, there)}")
     return text, columns.pair, label

@@ -31,7 +31,7 @@ from offramp.backends.replay import Replay
 from offramp.loop import run
 from offramp.policies import Policy
 from offramp.problems import PROBLEMS, Problem
-from offramp.stepper import ExitPoint, Said, Shape
+from offramp.stepper import ExitPoint, Said, Shape, points_on
 
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
@@ -75,7 +75,7 @@ class Trace:
     @property
     def points(self) -> tuple[ExitPoint, ...]:
         """The exits, shallow to deep."""
-        return tuple(ExitPoint(number, layer) for number, layer in enumerate(self.about["model"]["layers"], 1))
+        return points_on(self.about["model"]["layers"])
 
     @property
     def depth(self) -> int:

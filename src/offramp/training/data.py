@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from offramp.errors import BadInput, BadValue
 from offramp.tasks import TASKS, Rows, Task
 from offramp.tasks.labels import reordered
-from offramp.tasks.own import discover, rows_of
+from offramp.tasks.own import discover, rows_of, understood
 from offramp.tasks.split import Where, own_table, task_rows
 from offramp.tasks.table import Columns
-from offramp.training.holdout import hold_out
+from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.settings import Settings
 
 __all__ = ["Data", "read_data", "reorder_labels", "where_of"]
@@ -31,6 +32,7 @@ class Data:
     train: Rows
     calibration: Rows
     dev: dict[str, Rows]
+    inherited: dict[str, NDArray[np.uint64]] = field(default_factory=dict)  # an offramp backbone's own rows, by role
 
 
 def read_data(settings: Settings) -> Data:
@@ -41,8 +43,9 @@ def read_data(settings: Settings) -> Data:
             logger.warning("%s", note)
     if settings.train_rows is not None:
         train = _some(train, settings.train_rows, settings.seed)
-    kept, held = hold_out(train, settings.calibration_split, settings.seed)
-    data = Data(task, _take(train, kept), _take(train, held), dev)
+    inherited = read_hashes(Path(settings.backbone))
+    kept, held = hold_out(train, settings.calibration_split, settings.seed, inherited.get("train"))
+    data = Data(task, _take(train, kept), _take(train, held), dev, inherited)
     if task.labels is not None and not task.multi_label and len({*map(int, data.train.labels or ())}) < 2:
         raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
     return data
@@ -55,7 +58,7 @@ def reorder_labels(data: Data, labels: Sequence[str]) -> Data:
         return data
     train, calibration = (reordered(rows, task, labels) for rows in (data.train, data.calibration))
     dev = {name: reordered(rows, task, labels) for name, rows in data.dev.items()}
-    return Data(replace(task, labels=tuple(labels)), train, calibration, dev)
+    return Data(replace(task, labels=tuple(labels)), train, calibration, dev, data.inherited)
 
 
 def where_of(settings: Settings) -> Where:
@@ -93,7 +96,9 @@ def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
             raise BadInput(f"Own data needs --{split}-file too: exits are trained on one file and scored on the other.")
     train, dev = own_table(where, "train"), own_table(where, "dev")
     task = discover(train, settings.problem, settings.metric)
-    return task, rows_of(train, task), {"dev": rows_of(dev, task)}
+    rows, dev_rows = rows_of(train, task), rows_of(dev, task)
+    logger.warning("%s: %s.", train.name, understood(task, rows))
+    return task, rows, {"dev": dev_rows}
 
 
 def _take(rows: Rows, places: NDArray[np.int64]) -> Rows:

@@ -33,8 +33,10 @@ class Examples(Dataset[dict[str, Any]]):
             encoded = tokenizer(
                 firsts, pairs, truncation=True, max_length=max_length, return_attention_mask=False, verbose=False
             )
-            lengths += [len(ids) for ids in encoded["input_ids"]]
+            lengths += [max(1, len(ids)) for ids in encoded["input_ids"]]
             for key, rows in encoded.items():
+                # without special tokens an empty text has no token at all; one pad stands for it, as in serving
+                rows = [row or [(tokenizer.pad_token_id or 0) if key == "input_ids" else 0] for row in rows]
                 kind = np.int32 if key == "input_ids" else np.int8
                 parts.setdefault(key, []).append(np.concatenate([np.asarray(row, dtype=kind) for row in rows]))
         self.columns = {key: np.concatenate(pieces) for key, pieces in parts.items()}

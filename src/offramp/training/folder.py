@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shutil
 import tempfile
 from pathlib import Path
 
 from offramp.errors import CannotWrite
+from offramp.files.ours import MODEL, check_ours
 from offramp.files.writing import writing
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
 
@@ -19,11 +19,6 @@ logger = logging.getLogger("offramp")
 
 CHECKPOINTS, LOGS, PROCESSES = "checkpoints", "logs", "processes"
 ASIDE = "aside"  # in the checkpoints: the name of the folder that the old model was moved to
-OURS = re.compile(  # what runs, models and tokenizers leave in a folder
-    r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
-    r"training\.yaml|.*\.safetensors|model\.safetensors\.index\.json|tokenizer.*|vocab\.txt|merges\.txt|.*\.model|"
-    r"checkpoints|logs|onnx|openvino|\.new|seed-\d+"
-)
 ANY_RUN = ("output",)  # what may differ between a run and its continuation
 
 
@@ -43,10 +38,8 @@ def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1)
         _check_same(settings, folder, processes)
     elif not overwrite:
         raise CannotWrite(f"{folder} holds another run; give --resume to go on with it, or --overwrite to replace it.")
-    elif strange := sorted(path.name for path in folder.iterdir() if not OURS.fullmatch(path.name)):
-        raise CannotWrite(
-            f"{folder} holds other things than a run ({strange[0]}); it is not overwritten. Name another folder."
-        )
+    else:
+        check_ours(folder, MODEL, "a run")
 
 
 def prepare(settings: Settings, resume: bool, processes: int = 1) -> None:
@@ -154,7 +147,10 @@ def finish(new: Path, folder: Path, keep_checkpoints: bool) -> None:
         new.rmdir()
         for logs in (folder / CHECKPOINTS).glob("*/runs"):  # TensorBoard's
             (folder / LOGS).mkdir(exist_ok=True)
-            logs.replace(folder / LOGS / logs.parent.name)
+            place = folder / LOGS / logs.parent.name
+            logs.replace(
+                place if not place.exists() else Path(tempfile.mkdtemp(prefix=f"{place.name}-", dir=place.parent))
+            )
     _drop_aside(folder)
     if not keep_checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

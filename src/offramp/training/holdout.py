@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +12,46 @@ from offramp.errors import BadInput, BadValue
 from offramp.tasks import Rows
 from offramp.traces.hashes import hashes_of
 
-__all__ = ["FILE", "hold_out", "read_hashes", "write_hashes"]
+__all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "write_hashes"]
+
+logger = logging.getLogger("offramp")
 
 FILE = "rows.safetensors"  # in the model folder: the hashes of the rows of each role
 ROLES = ("train", "calibration", "dev")
 MEND = "Copy it again; without it nobody knows which rows were trained on."
 BINS = 10  # strata of a regression
+KNOWN, UNKNOWN = "known", "unknown"
 
 
-def hold_out(rows: Rows, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The positions of rows to train on and of those held out: by seed, stratified, copies of a text together."""
+def hold_out(
+    rows: Rows, share: float, seed: int, seen: NDArray[np.uint64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The positions of rows to train on and of those held out: by seed, stratified, copies of a text together.
+
+    Texts that were `seen` in an earlier training are not held out.
+    """
     if not 0 <= share < 1:
         raise BadValue(f"The calibration split is {share}; it is a share from 0 to below 1.")
     if share == 0:
         return np.arange(len(rows)), np.empty(0, dtype=np.int64)
-    _, first, which = np.unique(hashes_of(rows.texts), return_index=True, return_inverse=True)
+    hashes, first, which = np.unique(hashes_of(rows.texts), return_index=True, return_inverse=True)
     strata = _strata(rows, first)
     order = np.random.default_rng(seed).permutation(len(first))
     order = order[np.argsort(strata[order], kind="stable")]  # by stratum, in each at random
-    steps = np.floor(np.arange(len(first) + 1) * share + 0.5)
+    if seen is not None:
+        order = order[~np.isin(hashes[order], seen)]
+        if not len(order):
+            logger.warning("Every row was trained on before: none can be set aside for calibration.")
+            return np.arange(len(rows)), np.empty(0, dtype=np.int64)
+        share = min(1.0, share * len(first) / len(order))
+    steps = np.floor(np.arange(len(order) + 1) * share + 0.5)
     held = np.zeros(len(first), dtype=bool)
     held[order[np.diff(steps) > 0]] = True  # evenly through the strata
     out = held[which]
     if not out.any():
         raise BadValue(
-            f"{len(rows)} rows are too few to hold out {share:.0%} for calibration; give --calibration-split 0."
+            f"{len(first)} different texts are too few to hold out {share:.0%} for calibration; "
+            "give --calibration-split 0."
         )
     return np.flatnonzero(~out), np.flatnonzero(out)
 
@@ -51,11 +67,23 @@ def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.searchsorted(edges, labels).astype(np.int64)
 
 
-def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]]) -> None:
-    """Keep who was where: `train`, `calibration`, `dev`."""
+def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str = KNOWN) -> None:
+    """Keep who was where, `train`, `calibration`, `dev`, and whether the rows of earlier trainings are among them."""
     from safetensors.numpy import save_file
 
-    save_file({role: np.unique(hashes) for role, hashes in roles.items()}, folder / FILE)
+    hashes = {role: np.unique(hashes) for role, hashes in roles.items()}
+    save_file(hashes, folder / FILE, metadata={"before": before})
+
+
+def earlier_rows(folder: Path) -> str:
+    """Whether a model's rows.safetensors holds all rows that were ever trained on: known, or unknown."""
+    from safetensors import safe_open
+
+    if not (folder / FILE).is_file():
+        return UNKNOWN
+    read_hashes(folder)  # says what is wrong with it
+    with safe_open(folder / FILE, framework="np") as file:
+        return (file.metadata() or {}).get("before", KNOWN)
 
 
 def read_hashes(folder: Path) -> dict[str, NDArray[np.uint64]]:

@@ -138,6 +138,8 @@ def _again(settings: Settings, task: Task) -> AdaptiveModel:
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
     config = model.config
     promise.forget(config)
+    for spec in config.exit_specs:
+        model.exits.head(spec.layer).temperature = spec.temperature
     names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
@@ -304,6 +306,19 @@ class Job:
             value.requires_grad_(True)
             value.grad = None
 
+    def _earlier_rows(self) -> str:
+        """Whether all rows that the weights have seen are known here: not those of somebody's classifier."""
+        if self.data.inherited:
+            return holdout.earlier_rows(Path(self.settings.backbone))
+        start = AutoConfig.from_pretrained(self.settings.backbone).model_type
+        fine_tuned = start == "offramp" or self.model.config.exit_specs[-1].head == "family"
+        if fine_tuned:
+            logger.warning(
+                "%s was fine-tuned on rows that are not known here: make sure that those set aside are not of them.",
+                self.settings.backbone,
+            )
+        return holdout.UNKNOWN if fine_tuned else holdout.KNOWN
+
     # -- the end ---------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, list[dict[str, float]]]:
@@ -346,17 +361,19 @@ class Job:
         roles = {"train": data.train, "calibration": data.calibration}
         hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
         hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
+        for role in ("train", "dev"):  # what an offramp backbone has seen, this model has seen
+            hashes[role] = np.concatenate([hashes[role], data.inherited.get(role, hashes[role][:0])])
         with writing(self.output):
             self.model.save_pretrained(new)
             (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
-            holdout.write_hashes(new, hashes)
+            holdout.write_hashes(new, hashes, self._earlier_rows())
         folder.finish(new, self.output, self.settings.keep_checkpoints)
 
 
 def _balanced(labels: Any, classes: int) -> list[float]:
     """Rare classes count more: rows / (classes × rows of the class); multi-label: noes per yes."""
     if labels.ndim == 2:
-        yes = labels.sum(0).clip(1)
-        return [float(value) for value in (len(labels) - yes) / yes]
+        yes = labels.sum(0)
+        return [float(value) for value in (len(labels) - yes).clip(1) / yes.clip(1)]
     counts = np.bincount(labels, minlength=classes).clip(1)
     return [float(value) for value in len(labels) / (classes * counts)]

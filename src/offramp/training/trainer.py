@@ -232,7 +232,7 @@ class ExitTrainer(Trainer):
         batch = {key: value for key, value in inputs.items() if key != "labels"}
         with torch.no_grad(), self.compute_loss_context_manager():
             out = model(**batch, policy="never", output_exits=True)
-        own = [place for place, point in enumerate(self.model.exits.points) if not self.model.exits.is_ramp(point)]
+        own = [place for place, point in enumerate(self.model.exits.points) if not point.is_ramp]
         return None, out.exit_logits[:, own].float(), inputs.get("labels")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
