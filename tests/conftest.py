@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
     """What is loaded now stays: every training ends with a full collection, which need not walk the libraries."""
     if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):

@@ -15,15 +15,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import pytest
-
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["offramp.training.run", "offramp.convert", "offramp.loading", "transformers.models.bert.modeling_bert"]
 )
-
-# one worker runs them all: the libraries are loaded once
-in_one_worker = pytest.mark.xdist_group("programs")
 
 
 @dataclass

@@ -200,7 +200,6 @@ def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
     assert "required" in fails(capsys, "predict")
 
 
-@programs.in_one_worker
 @pytest.mark.parametrize(("lines", "limit"), [(5000, 100_000), (3, 50)])
 def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_path):
     file = tmp_path / "a.txt"
@@ -213,7 +212,6 @@ def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_pat
     assert list(tmp_path.iterdir()) == [file]
 
 
-@programs.in_one_worker
 def test_a_full_disk_stops_a_conversion_too(tmp_path):
     call = ["convert", GOLDEN / "deebert-bert-2" / "checkpoint", "--output", tmp_path / "out"]
     (done,) = programs.run((programs.offramp, call, limit_files, 5000))

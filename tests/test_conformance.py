@@ -42,7 +42,6 @@ def script(*arguments: str) -> None:
     runpy.run_path(str(TESTS / "conformance.py"), run_name="__main__")
 
 
-@programs.in_one_worker
 def test_a_wrong_number_fails(tmp_path):
     case = Path(shutil.copytree(TESTS / "golden" / "pabee-bert", tmp_path / "pabee-bert"))
     expected = load_file(case / "expected.safetensors")

@@ -23,8 +23,6 @@ from tests import programs
 from tests.reviews import settings, weights, write_glue
 from tests.tiny import save_encoder
 
-pytestmark = programs.in_one_worker
-
 
 def command(wanted: Settings, file: Path, *more: str) -> list[str]:
     file.write_text(yaml.safe_dump(asdict(wanted)))

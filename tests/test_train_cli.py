@@ -397,7 +397,6 @@ def fill_the_disk_behind_a_checkpoint() -> None:
     Trainer._save_checkpoint = full
 
 
-@programs.in_one_worker
 def test_a_full_disk_while_saving_leaves_the_last_good_checkpoint(encoder, glue, tmp_path):
     """The second checkpoint does not fit: one line, code 2; with room again the run goes on and ends."""
     task = ["--task", "sst-2", "--data-dir", glue, "-o", tmp_path / "out", "--save-every", "2", "--cpu"]
