@@ -24,7 +24,7 @@ demo: $(READY) ## a real encoder from pip, exits trained on it, ten sentences an
 	$(BIN)/python examples/demo.py
 
 test: check ## what CI runs: ruff, strict mypy, pytest, the golden cases of the originals
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY) ## ruff and mypy alone
 	$(BIN)/ruff check .

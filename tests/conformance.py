@@ -8,9 +8,11 @@ checked yet and why, and last `N passed, M failed`. Ends with 1 if anything fail
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from golden_flops import checks_of_flops
 from golden_losses import checks_of_losses
 from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
-from offramp.convert import detect, read
+from offramp.convert import detect
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
 from offramp.policies import Policy
@@ -52,7 +54,7 @@ FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
 def checks_of_model(case: Case) -> Iterator[Check]:
     """Every exit's answer, then every run under its policy, by rows and together."""
     kind, runs = case.about["kind"], case.about["runs"]
-    found = detect(read(case.folder / "checkpoint")).name
+    found = detect(case.checkpoint).name
     yield claim("kind detected", found == ("deebert" if kind == "romebert" else kind), found)
     model = case.model()
     with torch.no_grad():
@@ -181,7 +183,7 @@ def checks_of_cost(case: Case, name: str, layers: Tensor, depth: int) -> Iterato
 
 def checks_of_static(case: Case) -> Iterator[Check]:
     """ElasticBERT's first k layers with pooler k − 1; a saved static model as it is."""
-    found = detect(read(case.folder / "checkpoint")).name
+    found = detect(case.checkpoint).name
     yield claim("kind detected", found == case.about["kind"], found)
     rows = len(case.batch["input_ids"])
     for array in sorted(name for name in case.expected if re.fullmatch(r"static-\d+/logits", name)):
@@ -200,7 +202,7 @@ def checks_of_static(case: Case) -> Iterator[Check]:
 def checks_of_released(case: Case) -> Iterator[Check]:
     """The released body: through the Auto class whole and in part, and through convert."""
     folder = case.folder / "checkpoint"
-    found = detect(read(folder)).name
+    found = detect(case.checkpoint).name
     yield claim("kind detected", found == "elasticbert", found)
     converted = case.model()
     with torch.no_grad():
@@ -287,17 +289,22 @@ def why_not(name: str, case: Case) -> str:
 
 def run_case(folder: Path) -> tuple[int, int, dict[str, list[str]]]:
     """Print a case's checks; how many passed and failed, and what is left unchecked, by reason."""
-    case = Case(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        return checked(Case(folder, Path(scratch)))
+
+
+def checked(case: Case) -> tuple[int, int, dict[str, list[str]]]:
+    """The same, with a folder to write into."""
     chosen = checker(case)
     if isinstance(chosen, str):
         return 0, 0, {chosen: sorted(case.expected)}
     passed = failed = 0
     try:
         for name, fits, detail in chosen(case):
-            print(f"{'ok  ' if fits else 'FAIL'} {folder.name}: {name} ({detail})")
+            print(f"{'ok  ' if fits else 'FAIL'} {case.folder.name}: {name} ({detail})")
             passed, failed = passed + fits, failed + (not fits)
     except Exception as err:  # a case that breaks is a failed case, and the others still run
-        print(f"FAIL {folder.name}: {type(err).__name__}: {err}")
+        print(f"FAIL {case.folder.name}: {type(err).__name__}: {err}")
         failed += 1
     left: dict[str, list[str]] = {}
     for name in sorted(set(case.expected) - case.used):
@@ -317,6 +324,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     torch.set_num_threads(1)  # tiny models
+    gc.freeze()  # every training ends with a full collection, which need not walk the libraries
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     root = Path(arguments[0])

@@ -5,14 +5,26 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # tiny models: a second thread only waits; here and in the processes that tests start
+)
 
+import gc
+import importlib
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-torch.set_num_threads(1)  # tiny models: a second thread only waits
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    """What is loaded now stays: every training ends with a full collection, which need not walk the libraries."""
+    if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
+        return  # the workers run the tests
+    importlib.import_module("transformers.trainer")
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

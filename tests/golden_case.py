@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from offramp import AdaptiveModel
-from offramp.convert import ConvertOptions, convert
+from offramp.convert import ConvertOptions, convert, read
+from offramp.convert.checkpoint import Checkpoint
 
 __all__ = ["Case", "Check", "claim", "close", "same"]
 
@@ -24,6 +24,7 @@ class Case:
     """One golden folder, which of its arrays a check has used, and why some, by their beginning, cannot be checked."""
 
     folder: Path
+    scratch: Path  # a folder for the models that the checkpoint is converted to
     used: set[str] = field(default_factory=set)
     differs: dict[str, str] = field(default_factory=dict)
 
@@ -56,11 +57,16 @@ class Case:
             self.used.add(name)
         return self.expected.get(name)
 
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return read(self.folder / "checkpoint")
+
     def model(self, **options: Any) -> AdaptiveModel:
-        """The checkpoint, converted and loaded as a user would."""
-        with tempfile.TemporaryDirectory() as folder:
-            convert(self.folder / "checkpoint", Path(folder) / "model", options=ConvertOptions(**options))
-            return AdaptiveModel.from_pretrained(Path(folder) / "model")
+        """The checkpoint, converted and loaded as a user would; converted once, loaded anew each time."""
+        made = self.scratch / ("-".join(f"{key}-{value}" for key, value in options.items()) or "plain")
+        if not made.exists():
+            convert(self.folder / "checkpoint", made, options=ConvertOptions(**options))
+        return AdaptiveModel.from_pretrained(made)
 
 
 Check = tuple[str, bool, str]

@@ -76,7 +76,8 @@ def checks_of_files(case: Case, folder: Path) -> Iterator[Check]:
     from conformance import answer, policy_of
 
     for name, run in case.about["runs"].items():
-        other = Case(case.folder / run["checkpoint"])
+        (scratch := case.scratch / name).mkdir()
+        other = Case(case.folder / run["checkpoint"], scratch)
         task, model = TASKS[f"elue-{run['task']}"], other.model()
         (folder / name).mkdir()
         for value in run["values"]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from golden_case import Case, Check, close
 from offramp import AdaptiveModel
-from offramp.convert import detect, read
+from offramp.convert import detect
 from offramp.convert.checkpoint import ConvertOptions
 from offramp.recipes.losses import (
     BatchOutputs,
@@ -103,7 +103,7 @@ def _has_gradient(case: Case, name: str) -> bool:
 
 def _gradients(case: Case, model: AdaptiveModel, static: str | None = None) -> dict[str, Tensor | None]:
     """Our gradients under the names that the parameters have in the original's checkpoint."""
-    checkpoint = read(case.folder / "checkpoint")
+    checkpoint = case.checkpoint
     layers = int(static.removeprefix("static-")) if static is not None else None
     converted = detect(checkpoint).convert(checkpoint, ConvertOptions(layers if layers != case.depth else None))
     original = {id(value): key for key, value in checkpoint.weights.items() if not key.startswith("core.")}

@@ -18,7 +18,7 @@ from transformers import TrainingArguments
 
 from golden_case import Case, Check, close
 from offramp import AdaptiveModel
-from offramp.convert import detect, read
+from offramp.convert import detect
 from offramp.convert.checkpoint import ConvertOptions
 from offramp.recipes import Recipe, Stage, make
 from offramp.training.trainer import ExitTrainer, Weighing
@@ -191,7 +191,7 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
 
 def names_in_checkpoint(case: Case) -> dict[str, str]:
     """Our parameters' names by the names that they have in the original's checkpoint."""
-    checkpoint = read(case.folder / "checkpoint")
+    checkpoint = case.checkpoint
     converted = detect(checkpoint).convert(checkpoint, ConvertOptions())
     original = {id(value): key for key, value in checkpoint.weights.items() if not key.startswith("core.")}
     return {original[id(value)]: key for key, value in converted.weights.items() if id(value) in original}

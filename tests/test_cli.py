@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from offramp.cli.main import COMMANDS, main
+from tests import programs
 from tests.calls import answers, fails
 from tests.tiny import LAYERS
 
@@ -185,16 +185,6 @@ def test_a_broken_input_leaves_an_existing_output_alone(model, tmp_path, capsys)
 # -- the whole program, in a process of its own ------------------------------------------------------
 
 
-def offramp(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "offramp", *map(str, arguments)],
-        capture_output=True,
-        check=False,
-        timeout=300,
-        **options,
-    )
-
-
 def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
     assert main([]) == 0
     told = [capsys.readouterr().out]
@@ -214,19 +204,20 @@ def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
 def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("a lovely film\n" * lines)
-    done = offramp("predict", model, file, "--output", tmp_path / "out.jsonl", preexec_fn=partial(limit_files, limit))
-    assert done.returncode == 2
-    assert b"Cannot write" in done.stderr
-    assert done.stderr.count(b"\n") == 1
+    call = ["predict", model, file, "--output", tmp_path / "out.jsonl"]
+    (done,) = programs.run((programs.offramp, call, limit_files, limit))
+    assert done.code == 2
+    assert "Cannot write" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_full_disk_stops_a_conversion_too(tmp_path):
-    source = GOLDEN / "deebert-bert-2" / "checkpoint"
-    done = offramp("convert", source, "--output", tmp_path / "out", preexec_fn=partial(limit_files, 5000))
-    assert done.returncode == 2
-    assert b"Cannot write" in done.stderr
-    assert done.stderr.count(b"\n") == 1
+    call = ["convert", GOLDEN / "deebert-bert-2" / "checkpoint", "--output", tmp_path / "out"]
+    (done,) = programs.run((programs.offramp, call, limit_files, 5000))
+    assert done.code == 2
+    assert "Cannot write" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,6 +248,11 @@ def test_a_reader_that_leaves_is_no_error(model, tmp_path):
     assert done.stderr == b""
 
 
+def hear_ctrl_c() -> None:
+    """As at a terminal: what a shell starts in the background ignores it, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_with_130_and_leaves_nothing(model, tmp_path):
     """Interrupted in the middle of the work: the input is a pipe that never ends."""
     read, write = os.pipe()
@@ -265,6 +261,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(model, tmp_path):
         stdin=read,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     os.close(read)
     os.write(write, b"a lovely film\n" * 100)

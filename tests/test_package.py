@@ -43,12 +43,12 @@ assert not heavy, heavy
     assert "offramp" in python(code)
 
 
-@pytest.mark.parametrize("order", ["import offramp, transformers", "import transformers, offramp"])
-def test_auto_classes_work_in_a_fresh_process(order, tmp_path):
+def test_auto_classes_work_in_a_fresh_process(tmp_path):
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
-    code = f"""
-import sys
-{order}
+    assert python(f"import sys, offramp, transformers{AUTO}", str(tmp_path / "model")).startswith("LABEL_")
+
+
+AUTO = """
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 folder = sys.argv[1]
 assert type(AutoConfig.from_pretrained(folder)).__name__ == "AdaptiveConfig"
@@ -56,40 +56,37 @@ assert type(AutoModelForSequenceClassification.from_pretrained(folder)).__name__
 AutoTokenizer.from_pretrained(folder)
 print(pipeline("text-classification", model=folder, tokenizer=folder)("a film")[0]["label"])
 """
-    assert python(code, str(tmp_path / "model")).startswith("LABEL_")
 
 
-PROBE = "import offramp, importlib.util; importlib.util.find_spec('transformers')"
+def test_whatever_is_imported_first_works(tmp_path):
+    """Each in a process of its own, forked from one that has neither transformers nor anything of ours.
 
-
-def test_looking_for_transformers_is_not_importing_it(tmp_path):
-    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
-    code = (
-        f"import sys; {PROBE}; import transformers; print(type(transformers.AutoConfig.from_pretrained(sys.argv[1])))"
-    )
-    assert "AdaptiveConfig" in python(code, str(tmp_path / "model"))
-
-
-def test_modules_and_public_names_can_be_imported_first():
-    """Each in a process of its own, forked from one that has torch but neither transformers nor anything of ours.
-
-    One of each kind: modules that load transformers before, within and above the model.
+    Only transformers' inner modules, which know nothing of us, stay loaded: what it does at its own import, and
+    everything of ours, is done anew each time.
     """
-    modules = [f"import offramp.{name}" for name in ("exits", "runner", "convert", "traces.about")]
-    names = [f"from offramp import {name}" for name in ("AdaptiveModel", "load", "policies")]
-    assert python(FIRST, json.dumps([*modules, *names])) == ""
-    for name in offramp.__all__:
-        assert getattr(offramp, name) is not None
+    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
+    # of each kind one: modules that load transformers before, within and above the model
+    inner = [f"import offramp.{name}" for name in ("exits", "runner", "convert", "traces.about")]
+    public = [f"from offramp import {name}" for name in offramp.__all__]
+    probe = "import offramp, importlib.util; importlib.util.find_spec('transformers')"  # looking is not importing
+    public += ["import transformers, offramp", "import offramp, transformers", probe]
+    given = json.dumps(dict.fromkeys(inner, False) | dict.fromkeys(public, True))
+    assert python(FIRST, str(tmp_path / "model"), given) == f"{len(inner) + len(public)} done\n"
 
 
 FIRST = """
 import importlib.resources, json, os, sys
-import torch, numpy, safetensors, tokenizers, huggingface_hub, sklearn.metrics, scipy.stats, accelerate
-for statement in json.loads(sys.argv[1]):
+import transformers.models.bert.modeling_bert, transformers.pipelines, transformers.trainer, scipy.stats, accelerate
+assert not any(name.startswith("offramp") for name in sys.modules)
+del sys.modules["transformers"]
+folder, statements = sys.argv[1], json.loads(sys.argv[2])
+for statement, then_known in statements.items():
     if (child := os.fork()) == 0:
         try:
             exec(statement)
             import transformers
+            if then_known and type(transformers.AutoConfig.from_pretrained(folder)).__name__ != "AdaptiveConfig":
+                print(statement, "leaves the Auto classes without us")
             if not any(importlib.resources.files("transformers").iterdir()):
                 print(statement, "hides the resources of transformers")
         except BaseException as err:
@@ -97,6 +94,7 @@ for statement in json.loads(sys.argv[1]):
         sys.stdout.flush()
         os._exit(0)
     os.waitpid(child, 0)
+print(len(statements), "done")
 """
 
 
@@ -179,10 +177,11 @@ def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     own = tmp_path / "env" / "bin" / "python"
-    install = [own, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    install = [sys.executable, "-m", "pip", "--python", own, "install", "--no-deps", "--no-index", "--quiet", wheel]
+    subprocess.run(install, check=True, capture_output=True, env=environment)
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(subprocess.run([own, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
     outer = python(purelib).strip()
@@ -190,7 +189,6 @@ def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
     (site / "borrowed.pth").write_text(outer + "\n")
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("a lovely film\nbad\n")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     where = "import offramp; print(offramp.__file__)"
     home = subprocess.run([own, "-c", where], check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert str(site) in home.stdout

@@ -19,13 +19,28 @@ import yaml
 from offramp import AdaptiveModel
 from offramp.training.run import train
 from offramp.training.settings import Settings
+from tests import programs
 from tests.reviews import settings, weights, write_glue
 from tests.tiny import save_encoder
 
 
 def command(wanted: Settings, file: Path, *more: str) -> list[str]:
     file.write_text(yaml.safe_dump(asdict(wanted)))
-    return [sys.executable, "-m", "offramp", "train", "--config", str(file), *more]
+    return ["train", "--config", str(file), *more]
+
+
+def die_behind_a_checkpoint(stage: str, steps: int) -> None:
+    """Kill −9 as soon as a checkpoint is written, so far in that stage."""
+    from offramp.training import trainer
+
+    save = trainer.ExitTrainer._save_checkpoint
+
+    def die(self, *args):
+        save(self, *args)
+        if self.state.global_step >= steps and Path(self.args.output_dir).name.startswith(stage):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.ExitTrainer._save_checkpoint = die
 
 
 @pytest.mark.parametrize(
@@ -40,43 +55,57 @@ def command(wanted: Settings, file: Path, *more: str) -> list[str]:
 def test_killed_and_resumed_is_the_same_as_never_stopped(recipe, steps, more, encoders, glue, tmp_path):
     """Kill −9 behind a checkpoint in the middle of an epoch (of deebert's second stage too), then resume."""
     options = {"recipe": recipe, "epochs": 4, "save_every": 2, "eval_every": 2, "select": "none"} | more
-    whole = settings(encoders["bert"], glue, tmp_path / "whole", **options)
-    subprocess.run(command(whole, tmp_path / "whole.yaml"), capture_output=True, check=True)
-    torn = settings(encoders["bert"], glue, tmp_path / "torn", **options)
-    script = f"""
-import os, signal, sys
-from offramp.training import trainer
-save = trainer.ExitTrainer._save_checkpoint
-def die(self, *args):
-    save(self, *args)
-    stage = self.args.output_dir.rsplit("/", 1)[1]
-    if self.state.global_step >= {steps} and stage[0] == sys.argv[1]:
-        os.kill(os.getpid(), signal.SIGKILL)
-trainer.ExitTrainer._save_checkpoint = die
-from offramp.cli.main import main
-sys.exit(main(sys.argv[2:]))
-"""
-    call = command(torn, tmp_path / "torn.yaml")
+    whole = command(settings(encoders["bert"], glue, tmp_path / "whole", **options), tmp_path / "whole.yaml")
+    torn = command(settings(encoders["bert"], glue, tmp_path / "torn", **options), tmp_path / "torn.yaml")
     stage = "2" if recipe == "deebert" else "1"
-    killed = subprocess.run(
-        [sys.executable, "-c", script, stage, *call[3:]], capture_output=True, text=True, check=False
+    ended, killed = programs.run(
+        (programs.offramp, whole), (programs.offramp, torn, die_behind_a_checkpoint, stage, steps)
     )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert ended.code == 0, ended.stderr
+    assert killed.code == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "torn" / "config.json").exists()
     half = max((tmp_path / "torn" / "checkpoints").glob("*/checkpoint-*"), key=lambda path: path.stat().st_mtime)
     (half.parent / "checkpoint-999").mkdir()  # and one that was torn while it was written
     (half.parent / "checkpoint-999" / "trainer_state.json").write_text("{")
-    done = subprocess.run([*call, "--resume"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    (done,) = programs.run((programs.offramp, [*torn, "--resume"]))
+    assert done.code == 0, done.stderr
     assert "Going on from" in done.stderr
     one, two = weights(tmp_path / "whole"), weights(tmp_path / "torn")
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def as_rank(rank: int, port: str) -> None:
+    """The environment that torchrun gives to each of two processes."""
+    place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+
+
+def by_hand(call: list[str]) -> str:
+    """Two processes with torchrun's environment; what they print."""
+    port = _port()
+    ranks = programs.run(*((programs.offramp, call, as_rank, rank, port) for rank in range(2)))
+    assert [rank.code for rank in ranks] == [0, 0], "".join(rank.stderr for rank in ranks)
+    return "".join(rank.stdout for rank in ranks)
+
+
+def by_torchrun(call: list[str]) -> str:
+    """The launcher itself."""
+    run = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port(), "-m", "offramp"]
+    done = subprocess.run([sys.executable, "-m", *run, *call], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize(
-    ("recipe", "accumulation"), [("joint", 1), ("romebert-sd-gr", 1), ("romebert-sd-gr", 2), ("deebert", 1)]
+    ("recipe", "accumulation", "launch"),
+    [
+        ("joint", 1, by_torchrun),
+        ("romebert-sd-gr", 1, by_hand),
+        ("romebert-sd-gr", 2, by_hand),
+        ("deebert", 1, by_hand),
+    ],
 )
-def test_two_processes_are_one_with_the_same_batch(recipe, accumulation, tmp_path):
+def test_two_processes_are_one_with_the_same_batch(recipe, accumulation, launch, tmp_path):
     """The same global batch on one process and on two over gloo: losses and weights agree up to float order."""
     data = write_glue(tmp_path / "glue", 64, 8)
     quiet = save_encoder_without_dropout(tmp_path / "encoder")
@@ -90,22 +119,7 @@ def test_two_processes_are_one_with_the_same_batch(recipe, accumulation, tmp_pat
     }
     one = train(settings(quiet, data, tmp_path / "one", **options | {"batch_size": 8}))
     two = settings(quiet, data, tmp_path / "two", **options | {"batch_size": 4})
-    call = command(two, tmp_path / "two.yaml")
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        _port(),
-        *call[1:],
-    ]
-    done = subprocess.run(
-        launch, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Wrote") == 1
+    assert launch(command(two, tmp_path / "two.yaml")).count("Wrote") == 1
     mine, theirs = weights(one.folder), weights(tmp_path / "two")
     moved = AdaptiveModel.from_backbone(quiet, num_labels=2).backbone.state_dict()
     for name, value in mine.items():

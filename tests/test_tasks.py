@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from offramp.errors import BadInput, UnknownName
 from offramp.tasks import TASKS
@@ -131,3 +132,19 @@ def test_labels_may_be_spelled_in_two_ways():
 def test_a_constant_answer_scores_zero_not_nan():
     found = score(("corr", "mcc", "f1"), np.zeros(4), np.array([0, 1, 0, 1]))
     assert found == {"corr": 0.0, "mcc": 0.0, "f1": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore:A single label was found")
+def test_f1_and_matthews_are_scikit_learns_to_the_last_digit():
+    """Also where a class is never named, or only one is there."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        count, classes = rng.integers(1, 30), rng.integers(1, 5)
+        said, true = rng.integers(classes, size=(2, count))
+        marked, marks = rng.integers(2, size=(2, count, classes + 1)) * rng.integers(2, size=classes + 1)
+        for average in ("macro", "micro"):
+            metric = METRICS[f"f1_{average}"].compute
+            assert metric(said, true) == f1_score(true, said, average=average, zero_division=0.0)
+            assert metric(marked, marks) == f1_score(marks, marked, average=average, zero_division=0.0)
+        assert METRICS["mcc"].compute(said, true) == matthews_corrcoef(true, said)
+        assert METRICS["f1"].compute(said % 2, true % 2) == f1_score(true % 2, said % 2, zero_division=0.0)

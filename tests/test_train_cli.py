@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.errors import CannotWrite
 from offramp.files.writing import staged_folder
+from tests import programs
 from tests.calls import fails
 from tests.reviews import rows, write_sts
 from tests.tiny import tokenizer
@@ -381,30 +380,33 @@ def test_several_seeds_leave_other_runs_alone(encoder, glue, capsys, tmp_path):
     assert not (tmp_path / "several" / "seed-5").exists()
 
 
+def fill_the_disk_behind_a_checkpoint() -> None:
+    """From the second checkpoint on, no file may grow beyond 30 kB."""
+    import resource
+
+    from transformers import Trainer
+
+    save, saved = Trainer._save_checkpoint, []
+
+    def full(self, *args):
+        if saved:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+        saved.append(1)
+        save(self, *args)
+
+    Trainer._save_checkpoint = full
+
+
 def test_a_full_disk_while_saving_leaves_the_last_good_checkpoint(encoder, glue, tmp_path):
     """The second checkpoint does not fit: one line, code 2; with room again the run goes on and ends."""
-    script = """
-import resource, sys
-from transformers import Trainer
-save, saved = Trainer._save_checkpoint, []
-def full(self, *args):
-    if saved:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
-    saved.append(1)
-    save(self, *args)
-Trainer._save_checkpoint = full
-from offramp.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-    task = ["--task", "sst-2", "--data-dir", str(glue), "-o", str(tmp_path / "out"), "--save-every", "2", "--cpu"]
-    call = ["train", str(encoder), *task, "--epochs", "2", "--batch-size", "8"]
-    failed = subprocess.run([sys.executable, "-c", script, *call], capture_output=True, text=True, check=False)
-    assert failed.returncode == 2, failed.stderr
+    task = ["--task", "sst-2", "--data-dir", glue, "-o", tmp_path / "out", "--save-every", "2", "--cpu"]
+    call = ["train", encoder, *task, "--epochs", "2", "--batch-size", "8"]
+    (failed,) = programs.run((programs.offramp, call, fill_the_disk_behind_a_checkpoint))
+    assert failed.code == 2, failed.stderr
     told = [line for line in failed.stderr.splitlines() if line.startswith("offramp:")]
     assert len(told) == 1 and "Cannot write" in told[0] and "checkpoint-4" in told[0], failed.stderr
     left = [path.name for path in (tmp_path / "out" / "checkpoints" / "1-joint").glob("checkpoint-*")]
     assert left == ["checkpoint-2"]
-    resumed = [sys.executable, "-m", "offramp", *call, "--resume"]
-    done = subprocess.run(resumed, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    (done,) = programs.run((programs.offramp, [*call, "--resume"]))
+    assert done.code == 0, done.stderr
     assert "checkpoint-2" in done.stderr
