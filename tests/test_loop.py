@@ -38,8 +38,8 @@ def joined(stepper, batches, policy, at):
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @given(seed=st.integers(0, 1000), share=st.floats(0.2, 0.8), at=st.integers(1, 3))
 @settings(max_examples=3, deadline=None, derandomize=True)
-def test_joining_changes_nothing(family, seed, share, at):
-    model = tiny(family, "all")
+def test_joining_changes_nothing(family, encoders, seed, share, at):
+    model = tiny(encoders[family], "all")
     batches = [random_batch(3, seed, longest=12), random_batch(4, seed + 1, longest=7), random_batch(2, seed + 2, 5)]
     together = 0
     for policy in policies_for(model, batches[0], share):
@@ -52,8 +52,8 @@ def test_joining_changes_nothing(family, seed, share, at):
     assert together  # or nobody was left to be joined
 
 
-def test_replayed_flights_can_be_joined_too():
-    model = tiny("bert", "all")
+def test_replayed_flights_can_be_joined_too(encoders):
+    model = tiny(encoders["bert"], "all")
     batches = [random_batch(3, 1), random_batch(4, 2)]
     with torch.no_grad():
         alone = [every_exit(model.stepper, batch) for batch in batches]

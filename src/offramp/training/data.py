@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from offramp.errors import BadInput, BadValue
 from offramp.tasks import TASKS, Rows, Task
 from offramp.tasks.labels import reordered
-from offramp.tasks.own import discover, rows_of, understood
+from offramp.tasks.own import discover, rows_of
 from offramp.tasks.split import Where, own_table, task_rows
 from offramp.tasks.table import Columns
 from offramp.training.holdout import hold_out, read_hashes
@@ -96,9 +96,7 @@ def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
             raise BadInput(f"Own data needs --{split}-file too: exits are trained on one file and scored on the other.")
     train, dev = own_table(where, "train"), own_table(where, "dev")
     task = discover(train, settings.problem, settings.metric)
-    rows, dev_rows = rows_of(train, task), rows_of(dev, task)
-    logger.warning("%s: %s.", train.name, understood(task, rows))
-    return task, rows, {"dev": dev_rows}
+    return task, rows_of(train, task), {"dev": rows_of(dev, task)}
 
 
 def _take(rows: Rows, places: NDArray[np.int64]) -> Rows:

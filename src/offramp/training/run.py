@@ -26,6 +26,7 @@ from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
 from offramp.tasks import Task, labels
+from offramp.tasks.own import understood
 from offramp.traces.hashes import hashes_of
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
@@ -82,6 +83,8 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     job = Job(settings, recipe, model, data)
     processes.wait_for_everyone()
     if processes.is_main_process:
+        held = f", {len(data.calibration):,} more set aside" if len(data.calibration) else ""
+        logger.warning("Training rows: %s%s.", understood(data.task, data.train), held)
         folder.prepare(settings, resume, processes.num_processes)
     processes.wait_for_everyone()
     stages = [job.run(number, stage) for number, stage in enumerate(job.stages, 1)]
