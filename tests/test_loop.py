@@ -24,7 +24,7 @@ def joined(stepper, batches, policy, at):
         flights.append(start(stepper, batch, rows))
         first += len(rows)
     for point in stepper.exits:
-        is_last = point is stepper.exits[-1]
+        is_last = point == stepper.exits[-1]
         if not is_last and not policy.listens(point):
             continue
         steps = [step(stepper, flight, point, policy, is_last) for flight in flights]
@@ -68,6 +68,6 @@ def test_replayed_flights_can_be_joined_too(encoders):
     flight, landed = join(both, [one for one, _ in steps if one is not None]), [group for _, group in steps if group]
     for point in both.exits[1:]:
         if flight is not None:
-            flight, group = step(both, flight, point, policy, point is both.exits[-1])
+            flight, group = step(both, flight, point, policy, point == both.exits[-1])
             landed += [group] if group is not None else []
     assert collect(landed).exit.tolist() == [int(number) for one in expected for number in one.exit]

@@ -403,8 +403,8 @@ def test_a_full_disk_while_saving_leaves_the_last_good_checkpoint(encoder, glue,
     call = ["train", encoder, *task, "--epochs", "2", "--batch-size", "8"]
     (failed,) = programs.run((programs.offramp, call, fill_the_disk_behind_a_checkpoint))
     assert failed.code == 2, failed.stderr
-    told = [line for line in failed.stderr.splitlines() if line.startswith("offramp:")]
-    assert len(told) == 1 and "Cannot write" in told[0] and "checkpoint-4" in told[0], failed.stderr
+    understood, fault = [line for line in failed.stderr.splitlines() if line.startswith("offramp:")]
+    assert "Training rows:" in understood and "Cannot write" in fault and "checkpoint-4" in fault, failed.stderr
     left = [path.name for path in (tmp_path / "out" / "checkpoints" / "1-joint").glob("checkpoint-*")]
     assert left == ["checkpoint-2"]
     (done,) = programs.run((programs.offramp, [*call, "--resume"]))
