@@ -76,7 +76,12 @@ TORN = {
     "is said twice": lambda content: content + content,
 }
 PANIC = "panicked at"  # what the tokenizers' library prints, with a stack of its own, before it raises
-NOTES = ("does not say what it was trained on", "what was promised of it does not hold here", "it was cut there")
+NOTES = (
+    "does not say what it was trained on",
+    "what was promised of it does not hold here",
+    "it was cut there",
+    "rows used",
+)
 
 
 # -- one change ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ def _columns(
 
 
 def _save(plt: Any, figure: Any, folder: Path, name: str) -> None:
-    figure.savefig(folder / f"{name}.png", dpi=160)
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in another script: a box stands for it
+        figure.savefig(folder / f"{name}.png", dpi=160)
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
