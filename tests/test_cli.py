@@ -96,6 +96,7 @@ def test_predict_writes_tsv_and_files(model, texts, tmp_path, capsys):
 def test_policy_threshold_and_budget_come_from_the_command_line(model, texts, capsys):
     assert {row["exit_layer"] for row in answers(capsys, "predict", model, texts, "--policy", "layer:3")} == {3}
     rows = answers(capsys, "predict", model, texts, "--policy", "entropy:0", "--threshold", "0,9,0")
+    assert rows == answers(capsys, "predict", model, texts, "--policy", "entropy", "--threshold", "0,9,0", "-o", "-")
     assert {row["exit_layer"] for row in rows} == {2}
     rows = answers(capsys, "predict", model, texts, "--policy", "never", "--max-layers", "1")
     assert {row["exit_layer"] for row in rows} == {1}

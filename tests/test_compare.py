@@ -108,6 +108,8 @@ def test_a_reference_from_a_file_or_from_static_runs(runs, tmp_path, capsys):
     statics = [write_run(tmp_path / f"s{k}", [(k, 0.5)], static=[(k, 0.5 + k / 10)]) for k in (1, 2, 4)]
     assert main(["compare", *map(str, runs), "--elue-reference", *map(str, statics)]) == 0
     assert "ELUE score" in capsys.readouterr().out
+    assert main(["compare", str(runs[0]), "--elue-reference", *map(str, statics)]) == 0  # one run is enough here
+    assert "ELUE score" in capsys.readouterr().out
     short = [str(folder) for folder in statics[:2]]
     assert "covers 0.0001 to 0.0002 MFLOPs" in fails(capsys, "compare", *runs, "--elue-reference", *short)
 
@@ -132,7 +134,7 @@ def test_a_reference_that_cannot_be_read(text, said, tmp_path):
 def test_mistakes_are_one_line(runs, tmp_path, capsys):
     other = write_run(tmp_path / "other", [(4, 0.8)], data="b")
     low, high = runs
-    assert "at least two runs" in fails(capsys, "compare", low)
+    assert "at least two runs, or one with --elue-reference" in fails(capsys, "compare", low)
     assert "about other rows" in fails(capsys, "compare", low, other)
     assert "has no curve of 'vote'; it has entropy, layer" in fails(capsys, "compare", low, high, "--policy", "vote")
     assert "not a run of `offramp evaluate`" in fails(capsys, "compare", low, tmp_path)

@@ -189,6 +189,8 @@ def test_a_model_trained_on_has_seen_what_its_parent_saw(trained, reviews, tmp_p
     assert not np.isin(child["calibration"], parent["train"]).any() and len(child["calibration"]) == 240
     assert np.isin(parent["train"], child["train"]).all() and np.isin(parent["dev"], child["dev"]).all()
     assert earlier_rows(tmp_path / "on") == "known"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "on").iterdir() if path.is_file()}
+    assert set(modes.values()) == {modes["config.json"]}  # weights were readable by their owner alone
     capsys.readouterr()
 
 

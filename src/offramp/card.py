@@ -44,6 +44,9 @@ model = AdaptiveModel.from_pretrained("this folder")
 for answer in model.predict(["a text", "another text"]):
     print(answer.label, answer.score, answer.exit_layer)
 ```
+
+`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too, once `import offramp` was said;
+without it they only say that they do not know the model type `offramp`.
 """
 
 

@@ -209,6 +209,8 @@ class AdaptiveConfig(PreTrainedConfig):
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""
+        if isinstance(policy, str) and ":" not in policy and threshold is not None:  # --policy entropy --threshold 0.3
+            policy = policies.from_dict({"name": policy.strip(), "threshold": threshold})
         chosen = self.exit_policy if policy is None else policies.parse(policy)
         if threshold is not None:
             chosen = chosen.with_threshold(threshold)

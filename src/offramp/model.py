@@ -32,6 +32,7 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadModel
 from offramp.exits import Exits
 from offramp.files.faults import loading
+from offramp.files.writing import as_usual
 from offramp.loop import every_exit, run
 from offramp.policies import Policy
 from offramp.prediction import Answer
@@ -165,6 +166,8 @@ class AdaptiveModel(PreTrainedModel):
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
             return
+        for file in folder.glob("model*.safetensors"):
+            as_usual(file)
         evidence = Path(self.name_or_path) / card.EVIDENCE
         if self.config.calibrated and evidence.is_file() and evidence.parent.resolve() != folder.resolve():
             shutil.copyfile(evidence, folder / card.EVIDENCE)

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         has_header=not args.no_header,
     )
     texts = read_texts(source)
-    output: Path | None = args.output
+    output: Path | None = None if str(args.output) == "-" else args.output
     if output is not None:
         check_free(output, args.overwrite)
     runner = arguments.load(args)

@@ -114,8 +114,8 @@ def compare(
     clamp: bool = False,
 ) -> tuple[Compared, list[dict[str, Any]]]:
     """Read runs on the same data and lay their curves side by side."""
-    if len(runs) < 2:
-        raise BadValue("Compare at least two runs.")
+    if len(runs) < 2 and not reference:
+        raise BadValue("Compare at least two runs, or one with --elue-reference.")
     names = list(names or _names(runs))
     if len(names) != len(runs) or len(set(names)) < len(names):
         raise BadValue(f"{len(runs)} runs need as many different names; got {', '.join(names)}.")

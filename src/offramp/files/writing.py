@@ -14,7 +14,7 @@ from typing import TextIO
 from offramp.errors import CannotWrite
 from offramp.files.ours import MODEL, check_ours
 
-__all__ = ["check_free", "staged_file", "staged_folder", "writing"]
+__all__ = ["as_usual", "check_free", "staged_file", "staged_folder", "writing"]
 
 
 def check_free(target: Path, overwrite: bool) -> None:
@@ -70,7 +70,7 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
                 yield file
-            part.chmod(0o666 & ~_umask())
+            as_usual(part)
             part.replace(final)
         finally:
             part.unlink(missing_ok=True)
@@ -111,7 +111,8 @@ def _swap(new: Path, final: Path, old: Path) -> None:
         raise
 
 
-def _umask() -> int:
-    now = os.umask(0)
-    os.umask(now)
-    return now
+def as_usual(file: Path) -> None:
+    """Let those read a file who may read others: temporary files and safetensors' are their owner's alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    file.chmod(0o666 & ~mask)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadInput, BadValue
+from offramp.files.writing import as_usual
 from offramp.tasks import Rows
 from offramp.traces.hashes import hashes_of
 
@@ -73,6 +74,7 @@ def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str
 
     hashes = {role: np.unique(hashes) for role, hashes in roles.items()}
     save_file(hashes, folder / FILE, metadata={"before": before})
+    as_usual(folder / FILE)
 
 
 def earlier_rows(folder: Path) -> str:
