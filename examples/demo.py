@@ -2,7 +2,7 @@
 
     make demo        or        python examples/demo.py
 
-Everything printed is computed here and now, by the commands that anybody would type. Four minutes of training are
+Everything printed is computed here and now, by the commands that anybody would type. Three minutes of training are
 enough to show how it works, not how good it can get.
 
 The settings were fixed before any of their answers was seen. Two epochs, because one is 160 updates and leaves the
