@@ -79,3 +79,11 @@ def test_a_model_without_a_tokenizer_says_so(copied, texts, capsys):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (copied / name).unlink()
     assert "has no tokenizer" in fails(capsys, "predict", copied, texts)
+
+
+def test_weights_that_are_no_numbers_are_refused_at_the_first_answer(copied, texts, capsys):
+    """They were answered with `"score": NaN` and code 0."""
+    weights = load_file(copied / "model.safetensors")
+    weights["backbone.encoder.layer.0.output.dense.bias"].fill_(float("nan"))
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    assert "Text 1 is answered with NaN or infinity; the model is damaged" in fails(capsys, "predict", copied, texts)
