@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,3 +206,20 @@ def test_what_somebodys_classifier_was_trained_on_is_not_known(reviews, tmp_path
     config = AdaptiveModel.from_pretrained(tmp_path / "on").config
     _, origin = rows_to_calibrate(tmp_path / "on", config, DataOptions())
     assert origin == "that this training did not see (what its backbone was fine-tuned on is not known)"
+
+
+def test_a_disk_that_fills_while_calibrating_leaves_no_promise_on_the_card(trained, tmp_path, monkeypatch, capsys):
+    """The card was written before the config, so that it could repeat a promise that the config did not make."""
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
+    before = {name: (folder / name).read_bytes() for name in ("config.json", "README.md")}
+    replace = Path.replace
+
+    def is_full_for_the_config(self, target):
+        if Path(target).name == "config.json":
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", is_full_for_the_config)
+    assert main(["calibrate", str(folder), "--risk", "0.05", "--confidence", "0.9"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert {name: (folder / name).read_bytes() for name in before} == before

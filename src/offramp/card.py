@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from offramp.config import AdaptiveConfig
+from offramp.files.writing import staged_file
 
 __all__ = ["EVIDENCE", "model_card", "write"]
 
@@ -54,7 +55,8 @@ def write(config: AdaptiveConfig, folder: Path) -> None:
     """Put the card into a folder, unless somebody wrote another one there."""
     file = folder / "README.md"
     if not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes()):
-        file.write_text(model_card(config), encoding="utf-8")
+        with staged_file(file, overwrite=True) as out:
+            out.write(model_card(config))
 
 
 def model_card(config: AdaptiveConfig) -> str:

@@ -128,7 +128,10 @@ def write(
     evidence: dict[str, Any],
     temperatures: NDArray[np.float64] | None,
 ) -> None:
-    """The evidence, the card, and last the config, each replaced as a whole; the runner in hand stays as it was."""
+    """The evidence, the config, and last the card, each replaced as a whole; the runner in hand stays as it was.
+
+    If the disk is full on the way, no card repeats a promise that the config does not make.
+    """
     config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
@@ -142,6 +145,6 @@ def write(
     promises.bind(config, policy, evidence, tested.fingerprint)
     with staged_file(folder / card.EVIDENCE, overwrite=True) as file:
         file.write(json.dumps(evidence, indent=1, ensure_ascii=False) + "\n")
-    card.write(config, folder)
     with staged_file(folder / "config.json", overwrite=True) as file:
         file.write(config.to_json_string())
+    card.write(config, folder)

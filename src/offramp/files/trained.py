@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput
 
-__all__ = ["FILE", "PATHS", "data_of_training"]
+__all__ = ["FILE", "PATHS", "data_of_training", "read_options"]
 
 FILE = "training.yaml"
 PATHS = ("data_dir", "dataset", "train_file", "dev_file")
@@ -19,22 +20,24 @@ def data_of_training(folder: Path) -> dict[str, str | None]:
     file = folder / FILE
     if not file.is_file():
         return {}
-    saved = _read(file)
+    saved = read_options(file)
     for name in FIELDS:
         if not isinstance(saved.get(name), str | None):
             raise BadInput(f"{file}: {name} is {saved[name]!r:.60}, expected text.")
     return {name: saved.get(name) for name in FIELDS}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_options(file: Path) -> dict[str, Any]:
+    """What a YAML or JSON file of options holds, by name; `-` and `_` are the same."""
     import yaml
 
     try:
-        saved = yaml.safe_load(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        saved = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
     except (yaml.YAMLError, ValueError, RecursionError) as err:
-        raise BadInput(f"{file} is not YAML: {' '.join(str(err).split())[:200]}.") from err
+        raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())[:200]}.") from err
     if not isinstance(saved, dict):
-        raise BadInput(f"{file} holds no options; it is what a training wrote.")
+        raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")
     return {str(key).replace("-", "_"): value for key, value in saved.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from math import isfinite
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, BadValue, UnknownName
-from offramp.files.trained import FILE, PATHS
+from offramp.files.trained import FILE, PATHS, read_options
 
 __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 
@@ -182,19 +181,8 @@ def write_settings(settings: Settings, folder: Path) -> None:
 
 def read_settings(file: Path) -> dict[str, Any]:
     """The options of a YAML or JSON file, names and values checked."""
-    import yaml
-
-    try:
-        text = file.read_text("utf-8")
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except OSError as err:
-        raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
-    except (yaml.YAMLError, ValueError, RecursionError) as err:
-        raise BadInput(f"{file} is neither YAML nor JSON: {' '.join(str(err).split())}.") from err
-    if not isinstance(found, Mapping):
-        raise BadInput(f"{file} holds no options; write lines such as `recipe: joint`.")
+    options = read_options(file)
     known = {one.name: one for one in fields(Settings)}
-    options = {str(key).replace("-", "_"): value for key, value in found.items()}
     for name, value in options.items():
         try:
             if name not in known:
