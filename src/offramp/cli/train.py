@@ -105,21 +105,26 @@ def run(args: argparse.Namespace) -> int:
         return _list_recipes()
     settings = collect(args)
     try:
-        from offramp.training.run import Result, train
+        from offramp.training.run import Result, part, train
         from offramp.training.seeds import summary, train_seeds
     except ImportError as err:
         raise BadValue(f"Training needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
-    quiet = int(os.environ.get("RANK", "0")) > 0
-    if settings.seeds is not None:
-        results = train_seeds(settings, resume=args.resume, overwrite=args.overwrite)
-        if not quiet:
-            print(summary(settings, results))
-        return 0
-    result: Result = train(settings, resume=args.resume, overwrite=args.overwrite)
-    if not quiet:
-        print(result.table())
-        print(f"Wrote {result.folder}.")
+    try:
+        if settings.seeds is not None:
+            results = train_seeds(settings, resume=args.resume, overwrite=args.overwrite)
+            _tell(summary(settings, results))
+        else:
+            result: Result = train(settings, resume=args.resume, overwrite=args.overwrite)
+            _tell(f"{result.table()}\nWrote {result.folder}.")
+    finally:
+        part()
     return 0
+
+
+def _tell(text: str) -> None:
+    """Of several processes the first one speaks."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(text)
 
 
 def collect(args: argparse.Namespace) -> Settings:

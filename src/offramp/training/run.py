@@ -95,6 +95,12 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     return read_result(output)
 
 
+def part() -> None:
+    """Leave the other processes; gloo's threads abort a process that ends while they live."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def read_result(output: Path) -> Result:
     """What a finished run gave."""
     found = json.loads((output / SCORES).read_text("utf-8"))
