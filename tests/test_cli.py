@@ -35,7 +35,7 @@ def test_predict_answers_every_line_also_an_empty_one(model, texts, capsys):
 
 def test_predict_reads_standard_input(model, capsys, monkeypatch):
     class Stdin:
-        buffer = io.BytesIO(b"a film\nbad")
+        buffer = io.BufferedReader(io.BytesIO(b"a film\nbad"))
 
     monkeypatch.setattr(sys, "stdin", Stdin)
     assert len(answers(capsys, "predict", model, "-")) == 2
@@ -130,12 +130,12 @@ def test_long_texts_get_a_note(model, tmp_path, capsys):
         (b"a\tb\n", "a.tsv", ["--no-header", "--text-column", "3"], "No column number is called '3'"),
         (b'{"text": "a"}\n{"text": 3}\n', "a.jsonl", [], "line 2: field 'text' holds 3, expected a string"),
         (b'{"text": "a"}\n{"text": \n', "a.jsonl", [], "line 2: not JSON"),
-        (b'{"txt": "a"}\n', "a.jsonl", [], "line 1: the fields are txt"),
+        (b'{"txt": "a", "n": 1}\n', "a.jsonl", [], "line 1: the fields are txt, n"),
         (b"[1]\n", "a.jsonl", [], "line 1: expected an object"),
         (b'{"text": "bad \\ud83d"}\n', "a.jsonl", [], "line 1: character 5 of the text is half of a pair"),
         (b"[" * 100_000, "a.jsonl", [], "line 1: not JSON"),
         (b'{"text": ' + b"1" * 5000 + b"}", "a.jsonl", [], "line 1: not JSON"),
-        (b"a\tsentence\n1\tx\n\n2\ty\n", "a.tsv", [], "line 3: 1 column, expected 2"),
+        (b"a\tsentence\n1\tx\n2\n3\ty\n", "a.tsv", [], "line 3: 1 column, expected 2"),
         (b"a\n", "a.txt", ["--text-column", "x"], "plain text, which has no columns"),
         (b"a\n", "a.txt", ["--policy", "entropi:0.2"], "Did you mean 'entropy'?"),
         (b"a\n", "a.txt", ["--policy", "entropy:nan"], "threshold is nan"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import itertools
+import resource
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offramp import batching
-from offramp.batching import Ragged, batches_by_tokens
+from offramp.batching import Ragged, Tokens, batches_by_tokens
 from offramp.errors import BadInput, BadValue
 from tests.tiny import LAYERS, WORDS, adaptive
 
@@ -24,20 +26,20 @@ def some_texts(count: int, seed: int = 0) -> list[str]:
     return [" ".join(draw.choice(WORDS, size=draw.integers(0, 12))) for _ in range(count)]
 
 
-def test_answers_come_in_the_callers_order(model, monkeypatch):
+def test_answers_come_in_the_callers_order(model):
     texts = some_texts(50)
     alone = [next(iter(model.predict([text], policy="patience:1"))) for text in texts]
     assert len({answer.exit_layer for answer in alone}) > 1
-    monkeypatch.setattr(batching, "CHUNK", 17)
     for budget in (1, 40, 100_000):
-        together = list(model.predict(texts, policy="patience:1", batch_tokens=budget))
+        together = list(model.predict(texts, policy="patience:1", batch_tokens=budget, chunk=17))
         assert [one.exit_layer for one in together] == [one.exit_layer for one in alone]
         assert [one.label for one in together] == [one.label for one in alone]
         assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=1e-5)
 
 
-def test_an_endless_iterator_is_read_in_chunks(model, monkeypatch):
-    monkeypatch.setattr(batching, "CHUNK", 10)
+@pytest.mark.parametrize("chunk", [1, 10])
+def test_an_endless_iterator_is_read_in_chunks(chunk, model):
+    """With 1 a live queue gets its answer before it is asked for the next text."""
     taken = 0
 
     def endless():
@@ -46,9 +48,10 @@ def test_an_endless_iterator_is_read_in_chunks(model, monkeypatch):
             taken += 1
             yield text
 
-    answers = model.predict(endless())
-    assert len(list(itertools.islice(answers, 25))) == 25
-    assert taken == 30
+    answers = model.predict(endless(), chunk=chunk)
+    for number in range(1, 25):
+        next(answers)
+        assert taken == -(-number // chunk) * chunk
 
 
 def test_texts_pairs_and_empty_texts_may_be_mixed(model):
@@ -158,6 +161,57 @@ def test_a_chunk_is_bounded_by_its_characters_too(model, monkeypatch):
 
     assert len(list(itertools.islice(model.predict(endless()), 1))) == 1
     assert taken == 3
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_of_a_long_text_only_so_much_is_tokenised_as_is_not_cut(side, model, monkeypatch):
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.truncation_side = side
+    long = " ".join(some_texts(300))
+    texts = [long, "good film", (long, "bad plot"), ("bad plot", long), (long, long), " " * 3000 + "good " * 40]
+    whole = [tokenizer(*([text] if isinstance(text, str) else text), truncation=True, max_length=16) for text in texts]
+    seen = []
+    monkeypatch.setattr(type(tokenizer), "__call__", watched(type(tokenizer).__call__, seen))
+    tokens = Tokens(tokenizer, 16)
+    ids, _ = tokens.read(texts, 0)
+    assert [list(row) for row in np.split(ids.values, np.cumsum(ids.lengths)[:-1])] == [
+        one["input_ids"] for one in whole
+    ]
+    assert tokens.cut == 5
+    assert max(seen) > 3000  # the text of spaces needed a second look
+    seen.clear()
+    tokens.read(texts[:-1], 0)
+    assert max(seen) <= 16 * batching.ENOUGH
+    tokens.cut = 5
+    monkeypatch.setattr(batching, "LONGEST", 1000)
+    tokens.read(texts[-1:], 0)
+    assert tokens.cut == 6  # what lies beyond is never read, and that is told
+
+
+def watched(call, seen):
+    def counting(self, *texts, **options):
+        seen.extend(len(text) for some in texts for text in some or ())
+        return call(self, *texts, **options)
+
+    return counting
+
+
+def test_a_text_of_fifty_million_characters_takes_no_more_memory_than_a_chunk(model):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(list(model.predict(["good film " * 5_000_000]))) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB; it took 7 GB
+
+
+def test_a_model_of_pairs_takes_no_single_texts(model):
+    for inputs, right, wrong, told in (
+        (["question", "answer"], ("a", "b"), "a", "Text 2 is a single text, and this model was trained on pairs."),
+        (["text"], "a", ("a", "b"), "Text 2 is a pair, and this model was trained on single texts."),
+    ):
+        pairs = copy.deepcopy(model)
+        pairs.config.inputs = inputs
+        assert len(list(pairs.predict([right]))) == 1
+        with pytest.raises(BadInput, match=told):
+            list(pairs.predict([right, wrong]))
 
 
 def test_an_empty_text_is_answered_without_special_tokens_too(tmp_path):

@@ -18,13 +18,15 @@ from offramp.errors import BadInput, BadValue
 from offramp.files.reading import Text
 from offramp.stepper import Batch
 
-__all__ = ["Chunk", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
+__all__ = ["CHUNK", "Chunk", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
 
 Ints = NDArray[np.int64]
 
 CHUNK = 4096  # texts that are sorted together, and
 CHUNK_CHARACTERS = 4_000_000  # how long they may be together: what bounds the memory of a long stream
 SLICE = 128  # texts that are tokenised together
+ENOUGH = 40  # characters of a text per token of the limit; if they do not fill it,
+LONGEST = 1_000_000  # characters are tokenised, and what is beyond them is never read
 BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU, where larger ones leave the cache
 BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
 
@@ -78,6 +80,7 @@ def chunks(
     device: torch.device,
     progress: bool | None = None,
     quiet: bool = False,
+    size: int = CHUNK,
 ) -> Iterator[Chunk]:
     """A stream's texts, chunk by chunk; tells in the end, unless `quiet`, how many were too long."""
     total = len(texts) if isinstance(texts, Sized) else None
@@ -85,7 +88,7 @@ def chunks(
     stream = iter(texts)
     seen = 0
     with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
-        while some := _take(stream):
+        while some := _take(stream, size):
             ids, types = tokens.read(some, seen)
             order = np.argsort(ids.lengths, kind="stable")
             yield Chunk(seen, some, ids, types, order, tokens.tokenizer.pad_token_id or 0, device, budget, bar)
@@ -95,11 +98,11 @@ def chunks(
         logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
 
 
-def _take(stream: Iterator[Text]) -> list[Text]:
-    """The next chunk of a stream."""
+def _take(stream: Iterator[Text], size: int) -> list[Text]:
+    """The next chunk of a stream; what is not needed for it is not asked for."""
     chunk: list[Text] = []
     characters = 0
-    for text in itertools.islice(stream, CHUNK):
+    for text in itertools.islice(stream, size):
         chunk.append(text)
         characters += len(text) if isinstance(text, str) else len(str(text))
         if characters > CHUNK_CHARACTERS:
@@ -145,15 +148,19 @@ class Ragged:
 
 
 class Tokens:
-    """A tokenizer, the longest text that it may make, and how many texts it had to cut."""
+    """A tokenizer, the longest text that it may make, whether texts are pairs, and how many it had to cut."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int):
-        self.tokenizer, self.limit = tokenizer, limit
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, pairs: bool | None = None):
+        self.tokenizer, self.limit, self.pairs = tokenizer, limit, pairs
         self.cut = 0
 
     def read(self, texts: Sequence[Text], seen: int) -> tuple[Ragged, Ragged | None]:
         """Token ids and token types of a chunk; `seen` texts came before it."""
         single = [_is_single(text, seen + number) for number, text in enumerate(texts, 1)]
+        if self.pairs in single:
+            number = seen + single.index(bool(self.pairs)) + 1
+            ours, theirs = ("a single text", "pairs") if self.pairs else ("a pair", "single texts")
+            raise BadInput(f"Text {number} is {ours}, and this model was trained on {theirs}.")
         ids: list[list[int]] = [[]] * len(texts)
         types: list[list[int]] = [[]] * len(texts)
         for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
@@ -170,21 +177,44 @@ class Tokens:
     def _encode(
         self, first: list[Any], second: list[Any] | None, number: int
     ) -> tuple[list[list[int]], list[list[int]]]:
-        try:
-            encoded = self.tokenizer(
-                first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
-            )
-        except (TypeError, UnicodeEncodeError) as err:
-            raise BadInput(
-                f"A text from text {number} on cannot be encoded as UTF-8; is half a character pair in it?"
-            ) from err
+        encoded, cut = self._tokenised(first, second, number)
         # without special tokens an empty text has no token at all; one pad stands for it
         ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded["input_ids"]]
-        full = [index for index, row in enumerate(ids) if len(row) >= self.limit]
-        if full and encoded.encodings is not None:
-            full = [index for index in full if encoded.encodings[index].overflowing]
-        self.cut += len(full)
+        self.cut += len(cut | self._overflowing(encoded))
         return ids, [row or [0] for row in encoded.get("token_type_ids", ids)]
+
+    def _tokenised(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[Any, set[int]]:
+        """Tokens, and the texts that were cut before: of very long ones only as much is read as gives enough tokens."""
+        for most in (ENOUGH * self.limit, LONGEST):
+            parts = [texts and [self._start(text, most) for text in texts] for texts in (first, second)]
+            try:
+                encoded = self.tokenizer(
+                    *parts, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
+                )
+            except (TypeError, UnicodeEncodeError) as err:
+                raise BadInput(
+                    f"A text from text {number} on cannot be encoded as UTF-8; is half a character pair in it?"
+                ) from err
+            long = {row for texts in (first, second or ()) for row, text in enumerate(texts) if len(text) > most}
+            if long <= self._overflowing(encoded):
+                break
+        return encoded, long
+
+    def _start(self, text: str, most: int) -> str:
+        """The part of a text that may not be cut off; it ends between two words, where there are any."""
+        if len(text) <= most:
+            return text
+        if self.tokenizer.truncation_side == "left":
+            return text[max(text.find(" ", len(text) - most, len(text) - most // 2), len(text) - most) :]
+        place = text.rfind(" ", most // 2, most)
+        return text[: place if place > 0 else most]
+
+    def _overflowing(self, encoded: Any) -> set[int]:
+        """The rows that had more tokens than the limit."""
+        full = {index for index, row in enumerate(encoded["input_ids"]) if len(row) >= self.limit}
+        if full and encoded.encodings is not None:
+            full = {index for index in full if encoded.encodings[index].overflowing}
+        return full
 
 
 def _is_single(text: Text, number: int) -> bool:

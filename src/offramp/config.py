@@ -105,6 +105,7 @@ class AdaptiveConfig(PreTrainedConfig):
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
     notes: str | None = None  # what the card says beyond the config
     max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
+    inputs: list[str] | None = None  # the columns that it was trained on: of a text, or of a text and its partner
     calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
@@ -136,6 +137,13 @@ class AdaptiveConfig(PreTrainedConfig):
             raise BadModel(f"`notes` is {self.notes!r:.60}; it is text.")
         if self.exits is not None and (not isinstance(self.exits, list) or not self.exits):
             raise BadModel(f"`exits` is {self.exits!r:.60}; it is a list of exits.")
+        inputs = self.inputs
+        if inputs is not None and (
+            not isinstance(inputs, list)
+            or len(inputs) not in (1, 2)
+            or not all(isinstance(name, str) for name in inputs)
+        ):
+            raise BadModel(f"`inputs` is {inputs!r:.60}; it names one column, or two for pairs, or is null.")
         length = self.max_tokens
         if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
             raise BadModel(f"`max_tokens` is {length!r:.60}; it is a whole number above 0, or null.")
@@ -201,6 +209,11 @@ class AdaptiveConfig(PreTrainedConfig):
     def problem(self) -> Problem:
         """The kind of answer."""
         return PROBLEMS[str(self.problem_type)]
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """Whether it was trained on pairs of texts; None where nobody knows."""
+        return None if self.inputs is None else len(self.inputs) == 2
 
     @property
     def shape(self) -> Shape:

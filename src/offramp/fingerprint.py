@@ -21,6 +21,7 @@ NOT_THE_MODEL = (
     "architectures",
     "calibrated",
     "dtype",
+    "inputs",
     "max_tokens",
     "notes",
     "policy",

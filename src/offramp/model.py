@@ -310,12 +310,14 @@ class AdaptiveModel(PreTrainedModel):
         threshold: Threshold | None = None,
         max_layers: int | None = None,
         batch_tokens: int | None = None,
+        chunk: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, in their order; `texts` may be an endless iterator.
 
-        Texts are read in chunks, sorted by length, and batched by a budget of tokens, so memory stays
-        bounded however many there are. Mistakes in the options raise here, not at the first answer.
+        Texts are read in chunks, sorted by length, and batched by a budget of tokens, so memory stays bounded however
+        many there are. A chunk (4,096 texts, or `chunk`) is read before its first answer: with `chunk=1` a live queue
+        gets each answer before it is asked for the next text. Mistakes in the options raise here.
         """
         return self.runner().predict(
             texts,
@@ -323,6 +325,7 @@ class AdaptiveModel(PreTrainedModel):
             threshold=threshold,
             max_layers=max_layers,
             batch_tokens=batch_tokens,
+            chunk=chunk,
             progress=progress,
         )
 

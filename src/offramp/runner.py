@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from offramp import fingerprint
-from offramp.batching import Chunk, Text, Tokens, chunks, padded_tokens
+from offramp.batching import CHUNK, Chunk, Text, Tokens, chunks, padded_tokens
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.loop import run, within_budget
@@ -121,12 +121,16 @@ class Runner:
         batch_tokens: int | None = None,
         progress: bool | None = None,
         quiet: bool = False,
+        chunk: int | None = None,
     ) -> Iterator[Chunk]:
         """A stream's texts as chunks of batches on this device."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
         budget = padded_tokens(batch_tokens, self.device)
-        found = chunks(Tokens(self.tokenizer, self.limit), texts, budget, self.device, progress, quiet)
+        if chunk is not None and chunk < 1:
+            raise BadValue(f"chunk is {chunk}; it is at least 1.")
+        tokens = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
+        found = chunks(tokens, texts, budget, self.device, progress, quiet, chunk or CHUNK)
         return (self._checked(chunk) for chunk in found)
 
     def _checked(self, chunk: Chunk) -> Chunk:
@@ -154,12 +158,17 @@ class Runner:
         threshold: Threshold | None = None,
         max_layers: int | None = None,
         batch_tokens: int | None = None,
+        chunk: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Answers]:
-        """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here."""
+        """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here.
+
+        A chunk is read whole before its first answer: 4,096 texts, or as many as `chunk` says. With 1 every text is
+        answered before the next is asked for, as a live queue needs it.
+        """
         chosen = self.config.choose(policy, threshold)
         within_budget(self.stepper.exits, max_layers)
-        chunks = self.chunks(texts, batch_tokens, progress)
+        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk)
         return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
 
     def answer(self, texts: Iterable[Text], **options: Any) -> Answers:

@@ -1,25 +1,25 @@
 """Answer every text of a file: its label, its score, and the layer that it left at.
 
-FILE is plain text (one text per line), TSV, CSV, JSON lines or Parquet, told by its ending; `-` is standard
-input. Answers come in the file's order, as JSON lines or as TSV. Files of any length run in bounded
-memory.
+FILE is plain text (one text per line), TSV, CSV, JSON lines or Parquet, told by its ending, packed with gzip or not;
+`-` is standard input. Columns that are not named are those that the model was trained on, else text (or sentence) and
+pair. Answers come in the file's order, as JSON lines or as TSV. Files of any length run in bounded memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
 from offramp.errors import BadValue
-from offramp.files.reading import Source, format_of, read_texts
+from offramp.files.reading import Source, check_file, format_of, read_texts
 from offramp.files.writing import check_free, staged_file, writing
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ EXAMPLES = """\
 examples:
   offramp predict MODEL reviews.txt
   cat reviews.txt | offramp predict MODEL - --policy entropy:0.3
+  tail -f reviews.log | offramp predict MODEL - --chunk 1
   offramp predict MODEL dev.tsv --text-column sentence1 --pair-column sentence2 --all-scores
   offramp predict MODEL big.jsonl --max-layers 6 --output answers.tsv
   offramp predict MODEL GLUE/SST-2/test.tsv --format glue --task sst-2 --output SUBMISSION
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_model(parser)
     parser.add_argument("file", metavar="FILE", help="the texts; - for standard input")
     reading = parser.add_argument_group("reading")
-    reading.add_argument("--text-column", metavar="NAME", help="the text (a column called text or sentence)")
-    reading.add_argument("--pair-column", metavar="NAME", help="the text's partner, for models of pairs")
+    reading.add_argument("--text-column", metavar="NAME", help="the text (as the model was trained)")
+    reading.add_argument("--pair-column", metavar="NAME", help="the text's partner, for models of pairs (likewise)")
     add_reading(reading)
     leaving = parser.add_argument_group("leaving")
     arguments.add_policy(leaving, "the model's own")
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     leaving.add_argument("--max-layers", type=int, metavar="K", help="a budget: nobody runs more layers than that")
     leaving.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens in a batch")
+    leaving.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="texts read before the first of them is answered (4096; 1 for a live pipe)",
+    )
     result = parser.add_argument_group("writing")
     arguments.add_output(result, required=False, what="a file for the answers (standard output)")
     result.add_argument(
@@ -73,28 +80,27 @@ def run(args: argparse.Namespace) -> int:
         return _submit(args)
     if args.task is not None or args.split is not None:
         raise BadValue("--task and --split go with --format glue or elue; leave them out.")
-    source = Source(
-        args.file,
-        args.input_format or format_of(args.file),
-        args.text_column,
-        args.pair_column,
-        has_header=not args.no_header,
-    )
-    texts = read_texts(source)
+    kind = args.input_format or format_of(args.file)
+    source = Source(args.file, kind, args.text_column, args.pair_column, has_header=not args.no_header)
+    check_file(source)
     output: Path | None = None if str(args.output) == "-" else args.output
     if output is not None:
         check_free(output, args.overwrite)
     runner = arguments.load(args)
-    answers = runner.predict(
-        texts,
+    config = runner.config
+    inputs = None if config.inputs is None else tuple(config.inputs)
+    answers = runner.stream(
+        read_texts(replace(source, inputs=inputs)),
         policy=args.policy,
         threshold=args.threshold,
         max_layers=args.max_layers,
         batch_tokens=args.batch_tokens,
+        chunk=args.chunk,
     )
     chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
-    labels = runner.config.labels if args.all_scores else ()
-    lines = _as_tsv(answers, labels) if chosen == "tsv" else _as_json(answers, args.all_scores)
+    labels = config.labels if args.all_scores else ()
+    written = (chunk.written(config.problem, config.labels) for chunk in answers)
+    lines = _as_tsv(written, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
     return 0
@@ -117,29 +123,37 @@ def _submit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(answers: Iterable[Answer], all_scores: bool) -> Iterator[str]:
-    for answer in answers:
-        row: dict[str, object] = {
-            "label": answer.label,
-            "score": round(answer.score, 6),
-            "exit_layer": answer.exit_layer,
-        }
-        if all_scores:
-            row["scores"] = {label: round(score, 6) for label, score in answer.scores.items()}
-        yield json.dumps(row, ensure_ascii=False) + "\n"
+def _as_json(chunks: Iterable[Iterable[Answer]], all_scores: bool) -> Iterator[list[str]]:
+    for answers in chunks:
+        yield [_json_line(answer, all_scores) for answer in answers]
 
 
-def _as_tsv(answers: Iterable[Answer], labels: tuple[str, ...]) -> Iterator[str]:
-    yield "\t".join(["label", "score", "exit_layer", *labels]) + "\n"
-    for answer in answers:
-        label = ",".join(answer.label) if isinstance(answer.label, list) else answer.label or ""
-        scores = [f"{answer.scores[name]:.6f}" for name in labels]
-        yield "\t".join([label, f"{answer.score:.6f}", str(answer.exit_layer), *scores]) + "\n"
+def _json_line(answer: Answer, all_scores: bool) -> str:
+    row: dict[str, object] = {
+        "label": answer.label,
+        "score": round(answer.score, 6),
+        "exit_layer": answer.exit_layer,
+    }
+    if all_scores:
+        row["scores"] = {label: round(score, 6) for label, score in answer.scores.items()}
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _write(lines: Iterator[str], file: TextIO, name: str) -> None:
-    while some := list(itertools.islice(lines, 1000)):
+def _as_tsv(chunks: Iterable[Iterable[Answer]], labels: tuple[str, ...]) -> Iterator[list[str]]:
+    yield ["\t".join(["label", "score", "exit_layer", *labels]) + "\n"]
+    for answers in chunks:
+        yield [_tsv_line(answer, labels) for answer in answers]
+
+
+def _tsv_line(answer: Answer, labels: tuple[str, ...]) -> str:
+    label = ",".join(answer.label) if isinstance(answer.label, list) else answer.label or ""
+    scores = [f"{answer.scores[name]:.6f}" for name in labels]
+    return "\t".join([label, f"{answer.score:.6f}", str(answer.exit_layer), *scores]) + "\n"
+
+
+def _write(chunks: Iterator[list[str]], file: TextIO, name: str) -> None:
+    """A chunk's answers are out before the next one's texts are asked for."""
+    for lines in chunks:
         with writing(name):
-            file.write("".join(some))
-    with writing(name):
-        file.flush()
+            file.write("".join(lines))
+            file.flush()

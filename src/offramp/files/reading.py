@@ -5,19 +5,27 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from offramp.errors import BadInput, UnknownName
+from offramp.files.source import (
+    FORMATS,
+    LONGEST,
+    Source,
+    check_file,
+    format_of,
+    lines_of,
+    no_partner,
+    opened,
+    text_columns,
+)
 
 __all__ = [
     "FORMATS",
     "Source",
     "Text",
+    "check_file",
     "columns_of",
     "format_of",
     "parquet_metadata",
@@ -27,47 +35,9 @@ __all__ = [
     "whole",
 ]
 
-FORMATS = {
-    "text": "one text per line",
-    "tsv": "tab-separated, no quoting",
-    "csv": "comma-separated",
-    "jsonl": "JSON lines",
-    "parquet": "Parquet",
-}
-ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
-USUAL_COLUMNS = ("text", "sentence")
 LOOKED_AT = 100  # JSON lines whose fields tell the columns
 
 Text = str | tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file (or standard input, `-`), its format, and which columns hold the text and its partner.
-
-    Columns are named by the header; without one they are numbers from 1.
-    """
-
-    file: str
-    format: str = "text"
-    text_column: str | None = None
-    pair_column: str | None = None
-    has_header: bool = True
-
-    @property
-    def name(self) -> str:
-        """How messages call it."""
-        return "standard input" if self.file == "-" else self.file
-
-    def at(self, line: int, fault: str) -> BadInput:
-        """A fault with its place."""
-        return BadInput(f"{self.name}, line {line}: {fault}")
-
-
-def format_of(file: str) -> str:
-    """The format that a file's name promises; plain text where it promises none."""
-    return ENDINGS.get(Path(file).suffix.lower(), "text")
 
 
 def read_texts(source: Source) -> Iterator[Text]:
@@ -79,15 +49,9 @@ def read_texts(source: Source) -> Iterator[Text]:
             f"{source.name} is read as plain text, which has no columns; give --input-format tsv, csv or jsonl."
         )
     check_file(source)
+    if source.format == "text" and len(source.inputs or ()) == 2:
+        raise BadInput(f"{source.name} is read as plain text; {no_partner(source)}")
     return _read(source)
-
-
-def check_file(source: Source) -> None:
-    """Refuse a file that is not there, and Parquet from a pipe."""
-    if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
-        raise BadInput(f"No file {source.file}.")
-    if source.file == "-" and source.format == "parquet":
-        raise BadInput("Parquet cannot be read from standard input; name the file.")
 
 
 def columns_of(source: Source) -> list[str] | None:
@@ -98,7 +62,7 @@ def columns_of(source: Source) -> list[str] | None:
     if source.format == "parquet":
         return [str(name) for name in _parquet(source).schema_arrow.names]
     if source.format == "jsonl":
-        with _open(source) as file:
+        with opened(source) as file:
             first = [row for _, row in itertools.islice(_objects(source, file), LOOKED_AT)]
         if any(not isinstance(row, Mapping) for row in first):
             return None
@@ -117,7 +81,7 @@ def read_records(source: Source, odd: list[int] | None = None) -> Iterator[tuple
         if source.format == "parquet":
             yield from enumerate(_parquet_rows(source), 1)
         elif source.format == "jsonl":
-            with _open(source) as file:
+            with opened(source) as file:
                 for line, row in _objects(source, file):
                     if not isinstance(row, Mapping):
                         raise source.at(line, "expected an object with a field for each column.")
@@ -139,7 +103,7 @@ def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, 
     if not source.has_header:
         yield first[0], dict(zip(header, first[1], strict=True))
     for line, cells in rows:
-        if cells == [""]:
+        if cells == [""] and len(header) > 1:
             continue
         if len(cells) != len(header):
             if odd is None:
@@ -151,7 +115,7 @@ def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, 
 
 def read_cells(source: Source) -> Iterator[tuple[int, list[str]]]:
     """The cells of a TSV or CSV file, header and all, each row with the line that it starts on."""
-    with _open(source) as file:
+    with opened(source) as file:
         yield from _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
 
 
@@ -160,7 +124,7 @@ def _read(source: Source) -> Iterator[Text]:
     reader = readers[source.format]
     found = False
     try:
-        with _open(source) as file:
+        with opened(source) as file:
             for text in reader(source, file):
                 found = True
                 yield text
@@ -170,28 +134,12 @@ def _read(source: Source) -> Iterator[Text]:
         raise BadInput(f"{source.name} is empty: there is nothing to answer.")
 
 
-def _open(source: Source) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if source.file == "-" else Path(source.file).open("rb")
-
-
-def _lines(source: Source, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Numbered lines, split at line feeds alone (a text may hold U+0085), without byte-order mark or CR."""
-    for number, raw in enumerate(file, 1):
-        if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
-        try:
-            yield number, raw.decode("utf-8")
-        except UnicodeDecodeError as err:
-            fault = f"byte {err.start + 1} (0x{raw[err.start]:02x}) is not UTF-8; save the file as UTF-8."
-            raise source.at(number, fault) from err
-
-
 def _bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
 def _plain(source: Source, file: BinaryIO) -> Iterator[Text]:
-    for _, line in _lines(source, file):
+    for _, line in lines_of(source, file):
         yield _bare(line)
 
 
@@ -205,36 +153,26 @@ def _table(source: Source, file: BinaryIO) -> Iterator[Text]:
     text, pair = _columns(source, header)
     if not source.has_header:
         yield _cell(source, number, row, header, text, pair)
-    for number, row in _without_trailing_blanks(rows, len(header)):
-        yield _cell(source, number, row, header, text, pair)
-
-
-def _without_trailing_blanks(rows: Iterator[tuple[int, list[str]]], columns: int) -> Iterator[tuple[int, list[str]]]:
-    """Rows but for blank lines at the end of a file of several columns; in one column they are empty texts."""
-    blank: list[tuple[int, list[str]]] = []
     for number, row in rows:
-        if columns > 1 and row == [""]:
-            blank.append((number, row))
-            continue
-        yield from blank
-        blank = []
-        yield number, row
+        if row != [""] or len(header) == 1:
+            yield _cell(source, number, row, header, text, pair)
 
 
 def _tsv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _lines(source, file):
+    for number, line in lines_of(source, file):
         yield number, _bare(line).split("\t")
 
 
 def _csv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line for _, line in _lines(source, file)), strict=True)
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader((line for _, line in lines_of(source, file)), strict=True)
     while True:
         line = reader.line_num + 1  # where the row starts; a quoted cell may run over several lines
         try:
             row = next(reader, None)
         except csv.Error as err:
-            raise source.at(line, f"not CSV ({err}).") from err
+            hint = " Is a quote not closed?" if "limit" in str(err) else ""
+            raise source.at(line, f"not CSV ({err}).{hint}") from err
         if row is None:
             return
         yield line, row or [""]
@@ -242,19 +180,19 @@ def _csv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]
 
 def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
     kind = "column" if source.has_header else "column number"
-    text = source.text_column
-    if text is None:
-        text = next((name for name in USUAL_COLUMNS if name in header), header[0] if len(header) == 1 else None)
+    text, pair = text_columns(source, header)
     if text is None:
         raise BadInput(
             f"{source.name} has the columns {', '.join(header)}; say with --text-column which one holds the text."
         )
-    for name in (text, source.pair_column):
+    for name in (text, pair):
         if name is not None and name not in header:
             raise BadInput(f"{source.name}: {UnknownName(kind, name, header)}")
         if name is not None and list(header).count(name) > 1:
             raise BadInput(f"{source.name} has two columns called {name!r}; rename one of them.")
-    return header.index(text), None if source.pair_column is None else header.index(source.pair_column)
+    if pair is None and len(source.inputs or ()) == 2:
+        raise BadInput(f"{source.name} has the columns {', '.join(header)}; {no_partner(source)}")
+    return header.index(text), None if pair is None else header.index(pair)
 
 
 def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], text: int, pair: int | None) -> Text:
@@ -275,7 +213,7 @@ def _miscounted(source: Source, line: int, row: Sequence[str], header: Sequence[
 
 def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
     """What the lines of JSON lines hold."""
-    for number, line in _lines(source, file):
+    for number, line in lines_of(source, file):
         if not line.strip():
             continue
         try:
@@ -289,6 +227,8 @@ def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
 def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
     for number, row in _objects(source, file):
         if isinstance(row, str) and source.text_column is None and source.pair_column is None:
+            if len(source.inputs or ()) == 2:
+                raise source.at(number, no_partner(source))
             yield whole(source, number, row)
             continue
         if not isinstance(row, dict):
@@ -297,8 +237,13 @@ def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
 
 
 def _text_of(source: Source, line: int, row: Mapping[str, Any]) -> Text:
-    text = _field(source, line, row, source.text_column)
-    return text if source.pair_column is None else (text, _field(source, line, row, source.pair_column))
+    text, pair = text_columns(source, row)
+    if text is None:
+        raise source.at(line, f"the fields are {', '.join(row)}; say with --text-column which one holds the text.")
+    if pair is None and len(source.inputs or ()) == 2:
+        raise source.at(line, f"the fields are {', '.join(row)}; {no_partner(source)}")
+    first = _field(source, line, row, text)
+    return first if pair is None else (first, _field(source, line, row, pair))
 
 
 def _parquet(source: Source) -> Any:
@@ -328,12 +273,7 @@ def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
         yield _text_of(source, number, row)
 
 
-def _field(source: Source, line: int, row: Mapping[str, Any], name: str | None) -> str:
-    if name is None:
-        name = next((usual for usual in USUAL_COLUMNS if usual in row), None)
-        if name is None:
-            fields = ", ".join(row)
-            raise source.at(line, f"the fields are {fields}; say with --text-column which one holds the text.")
+def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> str:
     if name not in row:
         raise source.at(line, str(UnknownName("field", name, row)))
     if not isinstance(row[name], str):

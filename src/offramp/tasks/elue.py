@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from offramp.tasks.glue import SENTENCES, STRINGS
 from offramp.tasks.task import Layout, Task
 
 __all__ = ["ELUE"]
+
+NLI = ("premise", "hypothesis")
 
 
 def _single(name: str, folder: str) -> Task:
@@ -12,9 +15,12 @@ def _single(name: str, folder: str) -> Task:
     return Task(f"elue-{name}", ("acc",), folder=folder, splits=layout | {"test": Layout("test.tsv", 1)})
 
 
-def _pair(name: str, folder: str, metrics: tuple[str, ...], labels: tuple[str, ...] | None) -> Task:
+def _pair(
+    name: str, folder: str, metrics: tuple[str, ...], labels: tuple[str, ...] | None, inputs: tuple[str, str]
+) -> Task:
     layout = {split: Layout(f"{split}.tsv", 0, 1, -1, columns=3) for split in ("train", "dev")}
-    return Task(f"elue-{name}", metrics, labels, folder, layout | {"test": Layout("test.tsv", 1, 2)})
+    layout |= {"test": Layout("test.tsv", 1, 2)}
+    return Task(f"elue-{name}", metrics, labels, folder, layout, inputs=inputs)
 
 
 ELUE = (
@@ -29,8 +35,9 @@ ELUE = (
             "dev": Layout("dev.tsv", 3, 4, 0),
             "test": Layout("test.tsv", 3, 4),
         },
+        inputs=STRINGS,
     ),
-    _pair("sts-b", "STS-B", ("corr", "pearson", "spearmanr"), None),
-    _pair("snli", "SNLI", ("acc",), ("0", "1", "2")),
-    _pair("scitail", "SciTail", ("acc",), ("0", "1")),
+    _pair("sts-b", "STS-B", ("corr", "pearson", "spearmanr"), None, SENTENCES),
+    _pair("snli", "SNLI", ("acc",), ("0", "1", "2"), NLI),
+    _pair("scitail", "SciTail", ("acc",), ("0", "1"), NLI),
 )

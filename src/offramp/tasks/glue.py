@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offramp.tasks.task import Hub, Layout, Task
 
-__all__ = ["GLUE"]
+__all__ = ["GLUE", "SENTENCES", "STRINGS"]
 
 HUB = "nyu-mll/glue"
 
@@ -35,11 +35,13 @@ def _pair(name: str, folder: str, config: str, names: tuple[str, str], labels: t
             "test": Layout("test.tsv", 1, 2),
         },
         Hub(HUB, config, *names),
+        inputs=names,
     )
 
 
 ENTAILMENT = ("entailment", "not_entailment")
 SENTENCES = ("sentence1", "sentence2")
+STRINGS = ("#1 String", "#2 String")
 
 COLA = Task(
     "cola",
@@ -62,6 +64,7 @@ MRPC = Task(
         "test": Layout("test.tsv", 3, 4),
     },
     hub=Hub(HUB, "mrpc", *SENTENCES),
+    inputs=STRINGS,
 )
 STS_B = Task(
     "sts-b",
@@ -74,6 +77,7 @@ STS_B = Task(
         "test": Layout("test.tsv", 7, 8),
     },
     Hub(HUB, "stsb", *SENTENCES),
+    inputs=SENTENCES,
 )
 QQP = Task(
     "qqp",
@@ -85,6 +89,7 @@ QQP = Task(
         "test": Layout("test.tsv", 1, 2),
     },
     hub=Hub(HUB, "qqp", "question1", "question2"),
+    inputs=("question1", "question2"),
 )
 MNLI = Task(
     "mnli",
@@ -112,6 +117,7 @@ MNLI = Task(
     ),
     ("dev_matched", "dev_mismatched"),
     ("test_matched", "test_mismatched"),
+    inputs=SENTENCES,
 )
 AX = Task(
     "ax",
@@ -121,6 +127,7 @@ AX = Task(
     {"test": Layout("diagnostic.tsv", 1, 2)},
     Hub(HUB, "ax", "premise", "hypothesis"),
     (),
+    inputs=SENTENCES,
 )
 
 GLUE = (

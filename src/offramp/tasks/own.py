@@ -27,7 +27,7 @@ def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Tas
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     problem = _problem(table, kind)
     if problem.is_regression:
-        return Task("own", metrics_of(problem, metric, 1), None)
+        return Task("own", metrics_of(problem, metric, 1), None, inputs=table.inputs)
     is_several = problem is MULTI_LABEL
     lists = as_lists(table.labels, table.label_names) if is_several else [[label] for label in table.labels]
     labels = table.label_names or tuple(
@@ -42,7 +42,8 @@ def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Tas
             f"{table.name} has {len(labels):,} classes in {len(table.labels):,} rows ({labels[0]!r}, …): "
             "is the label in another column? Say which with --label-column, or --problem regression for numbers."
         )
-    return Task("own", metrics_of(problem, metric, len(labels)), labels, multi_label=is_several)
+    metrics = metrics_of(problem, metric, len(labels))
+    return Task("own", metrics, labels, multi_label=is_several, inputs=table.inputs)
 
 
 def metrics_of(problem: Problem, metric: str | None, classes: int) -> tuple[str, ...]:
@@ -78,7 +79,9 @@ def rows_of(table: Table, task: Task) -> Rows:
 
 def understood(task: Task, rows: Rows) -> str:
     """What was read, in one line: the kind of answer, the classes with their counts, the rows used."""
-    used = f"{len(rows):,} rows used"
+    empty = sum(not any(text) for text in rows.texts)  # of a pair: both
+    used = f"{len(rows):,} rows used" + (f", {empty:,} of them empty" if empty else "")
+    used += f" (pairs of {task.inputs[0]} and {task.inputs[1]})" if len(task.inputs) == 2 else ""
     if task.labels is None:
         values = rows.labels or [0.0]
         return f"{task.problem.title}, values from {min(values):g} to {max(values):g}; {used}"

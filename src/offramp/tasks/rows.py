@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadValue
-from offramp.files.reading import USUAL_COLUMNS, Source, columns_of, format_of, read_texts
+from offramp.files.reading import Source, columns_of, format_of, read_texts
+from offramp.files.source import USUAL_TEXT
 from offramp.files.trained import data_of_training
 from offramp.problems import MULTI_LABEL
 from offramp.tasks import TASKS, Rows, Task
@@ -87,6 +88,8 @@ def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str,
     """
     if given.file == "-":
         raise BadInput("These rows are read more than once; write them into a file instead of standard input.")
+    if given.file is not None and Path(given.file).exists() and not Path(given.file).is_file():
+        raise BadInput(f"{given.file} is a folder, a pipe or a device; these rows are read more than once from a file.")
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
     if given.task is None and named.file is not None and named.split is not None:
@@ -142,7 +145,7 @@ def _official(source: Source, task: Task, split: str) -> bool:
         layout.text, layout.pair or 0, layout.label or 0
     ):
         return False
-    usual = [header.index(name) for name in USUAL_COLUMNS if name in header]
+    usual = [header.index(name) for name in USUAL_TEXT if name in header]
     return not usual or layout.text in usual or layout.pair is not None
 
 
@@ -182,13 +185,15 @@ def _own(given: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
     named = None if config.problem.is_regression else config.labels
     metrics = metrics_of(config.problem, given.metric, config.num_labels)
     task = Task("own", metrics, named, multi_label=config.problem is MULTI_LABEL)
-    columns = Columns(given.text_column, given.pair_column, given.label_column)
+    inputs = None if config.inputs is None else tuple(config.inputs)
+    columns = Columns(given.text_column, given.pair_column, given.label_column, inputs)
     if given.file is None:
         name = "validation" if split == "dev" else split  # as the Hub calls it
         table = read_hub(str(given.dataset), given.dataset_config, name, columns)
         return TaskRows(f"{given.dataset}, {split}", task, rows_of(table, task))
-    there = columns_of(given.source) or []
+    source = replace(given.source, inputs=inputs)
+    there = columns_of(source) or []
     if given.label_column is None and "label" not in there:
-        return TaskRows(given.file, task, Rows(list(read_texts(given.source)), None))
+        return TaskRows(given.file, task, Rows(list(read_texts(source)), None))
     table = read_table(given.file, columns, given.input_format, has_header=not given.no_header)
     return TaskRows(given.file, task, rows_of(table, task))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, UnknownName
-from offramp.files.reading import USUAL_COLUMNS, Source, Text, format_of, parquet_metadata, read_records, whole
+from offramp.files.reading import Source, Text, format_of, parquet_metadata, read_records, whole
+from offramp.files.source import no_partner, text_columns
 
 __all__ = ["Columns", "Table", "read_hub", "read_table"]
 
@@ -19,11 +20,12 @@ YES_OR_NO = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold the text, its partner and the label."""
+    """Which columns hold the text, its partner and the label; those that the model was trained on."""
 
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+    inputs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Table:
     lines: list[int]
     label_names: tuple[str, ...] | None = None  # a Hugging Face data set's own
     skipped: tuple[str, ...] = ()  # rows with another number of columns
+    inputs: tuple[str, ...] = ("text",)  # the columns that the texts stand in
 
     def at(self, row: int) -> str:
         """Where a row stands."""
@@ -49,14 +52,14 @@ def read_table(file: str, columns: Columns, kind: str | None = None, has_header:
         raise BadInput(f"No file {file}.")
     if kind == "text":
         raise BadInput(f"{file}: expected a .tsv, .csv, .jsonl or .parquet file, told by its ending.")
-    source = Source(file, kind, columns.text, columns.pair, has_header)
+    source = Source(file, kind, columns.text, columns.pair, has_header, columns.inputs)
     odd: list[int] = []
     texts: list[Text] = []
     labels: list[Any] = []
     lines: list[int] = []
     chosen: tuple[str, str | None, str] | None = None
     for line, row in read_records(source, odd):
-        chosen = chosen or _choose(file, columns, list(row))
+        chosen = chosen or _choose(source, columns.label, list(row))
         text, pair, label = chosen
         first = _text(source, line, row, text)
         texts.append(first if pair is None else (first, _text(source, line, row, pair)))
@@ -68,7 +71,7 @@ def read_table(file: str, columns: Columns, kind: str | None = None, has_header:
         f"{file}: {len(odd)} rows with too few or too many columns were skipped, the first in line {(odd or [0])[0]}."
     )
     names = _class_names(source, chosen[2]) if kind == "parquet" else None
-    return Table(file, texts, labels, lines, names, (skipped,) if odd else ())
+    return Table(file, texts, labels, lines, names, (skipped,) if odd else (), _named(*chosen[:2]))
 
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
@@ -98,20 +101,27 @@ def _label(source: Source, line: int, row: Mapping[str, Any], column: str) -> An
     return [name for name, yes in answers.items() if yes]
 
 
-def _choose(name: str, columns: Columns, there: list[str]) -> tuple[str, str | None, str]:
+def _named(text: str, pair: str | None) -> tuple[str, ...]:
+    return (text,) if pair is None else (text, pair)
+
+
+def _choose(source: Source, label: str | None, there: list[str]) -> tuple[str, str | None, str]:
     """The columns of the text, of its partner and of the label."""
-    text = columns.text or next((usual for usual in USUAL_COLUMNS if usual in there), None)
-    label = columns.label or ("label" if "label" in there else None)
+    name = source.name
+    label = label or ("label" if "label" in there else None)
+    text, pair = text_columns(source, [column for column in there if column != label])
     if text is None or label is None:
         what = "text" if text is None else "label"
         raise BadInput(
             f"{name} has the columns {', '.join(there)}; say with --{what}-column which one holds the {what}."
         )
     several = [part.strip() for part in label.split(",")] if label not in there else [label]
-    for column in (text, columns.pair, *several):
+    for column in (text, pair, *several):
         if column is not None and column not in there:
             raise BadInput(f"{name}: {UnknownName('column', column, there)}")
-    return text, columns.pair, label
+    if pair is None and len(source.inputs or ()) == 2:
+        raise BadInput(f"{name} has the columns {', '.join(there)}; {no_partner(source)}")
+    return text, pair, label
 
 
 def _class_names(source: Source, column: str) -> tuple[str, ...] | None:
@@ -142,7 +152,8 @@ def _load(path: str, config: str | None, split: str) -> Any:
 def _from_dataset(data: Any, name: str, columns: Columns) -> Table:
     if not len(data):
         raise BadInput(f"{name} is empty: there is nothing to learn from.")
-    text, pair, label = _choose(name, columns, data.column_names)
+    source = Source(name, "parquet", columns.text, columns.pair, inputs=columns.inputs)
+    text, pair, label = _choose(source, columns.label, data.column_names)
     firsts, labels = list(data[text]), list(data[label])
     partners = None if pair is None else list(data[pair])
     for column, cells in ((text, firsts), (pair, partners or ())):
@@ -152,4 +163,5 @@ def _from_dataset(data: Any, name: str, columns: Columns) -> Table:
     texts: list[Text] = firsts if partners is None else list(zip(firsts, partners, strict=True))
     feature = data.features[label]
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-    return Table(name, texts, labels, list(range(1, len(texts) + 1)), tuple(names) if names else None)
+    lines = list(range(1, len(texts) + 1))
+    return Table(name, texts, labels, lines, tuple(names) if names else None, inputs=_named(text, pair))

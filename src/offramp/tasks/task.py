@@ -49,6 +49,7 @@ class Task:
     dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two, kept apart
     test_splits: tuple[str, ...] = ("test",)
     multi_label: bool = False
+    inputs: tuple[str, ...] = ("sentence",)  # what its files call the text, or the text and its partner
 
     @property
     def problem(self) -> Problem:

@@ -83,6 +83,8 @@ def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
     if "train" not in task.splits:
         raise BadValue(f"Task {task.name} has no training rows: train on another one (ax goes with mnli).")
     where = where_of(settings)
+    if task.hub is not None and settings.data_dir is None and settings.train_file is None:  # the Hub's own names
+        task = replace(task, inputs=(task.hub.text,) if task.hub.pair is None else (task.hub.text, task.hub.pair))
     devs = ("dev",) if settings.dev_file is not None else task.dev_splits
     return task, task_rows(where, task, "train"), {name: task_rows(where, task, name) for name in devs}
 

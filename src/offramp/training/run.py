@@ -171,6 +171,7 @@ class Job:
         self.output = Path(settings.output)
         self.started = time.time()
         model.config.max_tokens = length = self._max_length()
+        model.config.inputs = list(data.task.inputs)
         tokenizer = model.tokenizer
         self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
         self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
