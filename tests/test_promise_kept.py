@@ -159,11 +159,11 @@ def test_training_on_clears_promise_policy_and_temperatures(calibrated, reviews,
 
 def test_training_on_learns_with_the_temperatures_that_are_saved(calibrated, tmp_path):
     """The config was cleared, the heads went on dividing by the old temperatures."""
-    model = _again(settings(calibrated, tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    model = _again(settings(calibrated, tmp_path, tmp_path / "on"), make("joint"), TASKS["sst-2"])
     assert {head.temperature for head in model.exits.values()} == {1.0}
     edited = AdaptiveModel.from_pretrained(calibrated, dtype=torch.bfloat16)  # whose promise is dropped on the way
     edited.save_pretrained(tmp_path / "short")
-    again = _again(settings(tmp_path / "short", tmp_path, tmp_path / "on"), TASKS["sst-2"])
+    again = _again(settings(tmp_path / "short", tmp_path, tmp_path / "on"), make("joint"), TASKS["sst-2"])
     assert again.config.policy == {"name": "never"} and {head.temperature for head in again.exits.values()} == {1.0}
 
 

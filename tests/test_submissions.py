@@ -39,7 +39,8 @@ def official_file(task, folder, rows=5, split=None):
     """An official test file: as many columns as the layout needs, a header, no labels."""
     layout = TASKS[task].splits[split or TASKS[task].test_splits[0]]
     width = max(layout.text, layout.pair or 0) + 1
-    lines = ["\t".join(f"column{i}" for i in range(width))]
+    names = dict(zip([layout.text, layout.pair], TASKS[task].inputs, strict=False))
+    lines = ["\t".join(names.get(i, f"column{i}") for i in range(width))]
     lines += ["\t".join(["good film" if i % 2 else "bad plot"] * width) for i in range(rows)]
     (folder / layout.file).write_text("\n".join(lines) + "\n")
     return folder / layout.file

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from offramp.config import HEADS, POOLINGS, AdaptiveConfig, ExitSpec, exit_layer
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import loading
 
-__all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "attach"]
+__all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "add_exits", "attach"]
 
 logger = logging.getLogger("offramp")
 
@@ -72,6 +73,27 @@ def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}
     weights |= _heads(config, family, encoder, source if own else None)
     return Attached(config, _in_order(weights, config, names) if own else weights)
+
+
+def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: ExitOptions) -> Attached:
+    """More exits on a model of ours that has one, behind its last layer; that one stays as it is."""
+    family, backbone = config.family, config.backbone
+    heads, pooling = _style(family, backbone, asked)
+    (own,) = config.exit_specs
+    specs = [ExitSpec(layer, heads, pooling) for layer in exit_layers(asked.exits, config.num_layers)]
+    new = copy.deepcopy(config)
+    new.exits = [asdict(spec) for spec in (*specs[:-1], own)]
+    new.lte = asked.lte
+    last = f"exits.{own.layer}"
+    copies: dict[str, Tensor] = {}
+    for part in ("weight", "bias"):  # what its pooler learnt is where the others' start
+        learnt = weights.get(f"{last}.dense.{part}")
+        if heads == "pooler" and learnt is not None:
+            copies |= {f"exits.{spec.layer}.dense.{part}": learnt.clone() for spec in specs[:-1]}
+        norm = weights.get(f"backbone.final_norm.{part}")
+        if family.pre_norm and norm is not None:
+            copies |= {f"exits.{spec.layer}.input_norm.{part}": norm.clone() for spec in specs[:-1]}
+    return Attached(new, {**weights, **copies})
 
 
 def _for_config(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +244,7 @@ def _heads(
     """The exits' weights that the checkpoint brings: its poolers, its final norm, its own head."""
     weights: dict[str, Tensor] = {}
 
-    def copy(name: str | None, target: str, where: Mapping[str, Tensor] = encoder) -> None:
+    def take(name: str | None, target: str, where: Mapping[str, Tensor] = encoder) -> None:
         for part in ("weight", "bias"):
             if f"{name}.{part}" in where:
                 weights[f"{target}.{part}"] = where[f"{name}.{part}"].clone()
@@ -230,15 +252,15 @@ def _heads(
     specs = config.exit_specs
     for spec in specs:
         if spec.head == "pooler":
-            copy(family.pooler(spec.layer), f"exits.{spec.layer}.dense")
+            take(family.pooler(spec.layer), f"exits.{spec.layer}.dense")
         if spec.head == "shared":
-            copy(family.pooler(spec.layer), "exits.shared.dense")
+            take(family.pooler(spec.layer), "exits.shared.dense")
         if family.pre_norm and spec is not specs[-1]:
-            copy("final_norm", f"exits.{spec.layer}.input_norm")
+            take("final_norm", f"exits.{spec.layer}.input_norm")
     if source is not None:
         own = family.own_head(config.backbone)
         last = f"exits.{specs[-1].layer}"
-        copy(own.dense, f"{last}.dense", source)
-        copy(own.dense_norm, f"{last}.dense_norm", source)
-        copy(own.classifier, f"{last}.classifier", source)
+        take(own.dense, f"{last}.dense", source)
+        take(own.dense_norm, f"{last}.dense_norm", source)
+        take(own.classifier, f"{last}.classifier", source)
     return weights

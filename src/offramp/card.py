@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from offramp.config import AdaptiveConfig
-from offramp.files.writing import staged_file
 
-__all__ = ["EVIDENCE", "model_card", "write"]
+__all__ = ["EVIDENCE", "model_card", "new_card"]
 
 EVIDENCE = "calibration.json"  # beside the config: what a promise rests on
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
@@ -51,12 +50,11 @@ without it they only say that they do not know the model type `offramp`.
 """
 
 
-def write(config: AdaptiveConfig, folder: Path) -> None:
-    """Put the card into a folder, unless somebody wrote another one there."""
+def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
+    """The card's file and its text; nothing where somebody wrote another one."""
     file = folder / "README.md"
-    if not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes()):
-        with staged_file(file, overwrite=True) as out:
-            out.write(model_card(config))
+    ours = not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes())
+    return {file: model_card(config)} if ours else {}
 
 
 def model_card(config: AdaptiveConfig) -> str:

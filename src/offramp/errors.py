@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "UnknownName"]
+__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "UnknownName", "missing_library"]
 
 
 class OfframpError(Exception):
@@ -50,3 +50,8 @@ class UnknownName(OfframpError, LookupError):
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
         return UnknownName, self.asked
+
+
+def missing_library(what: str, err: ImportError) -> BadValue:
+    """What to say where an extra is not installed."""
+    return BadValue(f"{what} needs more libraries ({err.name}): pip install '.[train]' in a clone of offramp.")

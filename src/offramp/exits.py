@@ -94,6 +94,11 @@ class Exits(nn.ModuleDict):
         head = self.head(point.layer)
         return head.ramp if point.is_ramp and head.ramp is not None else head
 
+    def untrained(self) -> tuple[int, ...]:
+        """The layers whose heads are as they were made: biases start at zero, and no training leaves them there."""
+        heads = {point.layer: self.head(point.layer) for point in self.points}
+        return tuple(layer for layer, head in heads.items() if not head.classifier.bias.any())
+
     def head(self, layer: int) -> Head:
         """The head on a layer."""
         head = self[str(layer)]

@@ -32,7 +32,7 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadModel
 from offramp.exits import Exits
 from offramp.files.faults import loading
-from offramp.files.writing import as_usual
+from offramp.files.writing import as_usual, write_together
 from offramp.loop import every_exit, run
 from offramp.policies import Policy
 from offramp.prediction import Answer
@@ -176,7 +176,7 @@ class AdaptiveModel(PreTrainedModel):
                 self.tokenizer.save_pretrained(folder)
             except BadModel as err:
                 logger.warning("Saved without a tokenizer: %s", err)
-        card.write(self.config, folder)
+        write_together(card.new_card(self.config, folder))
 
     def _keep_promise_if_true(self, name: str) -> None:
         if not self.config.calibrated:

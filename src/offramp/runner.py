@@ -5,7 +5,8 @@ It knows no torch module: a backend gives it a stepper, and everything above the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +24,12 @@ from offramp.errors import BadInput, BadModel, BadValue
 from offramp.loop import run, within_budget
 from offramp.policies import Policy
 from offramp.prediction import Answer, Answers
-from offramp.stepper import Batch, Stepper
+from offramp.stepper import Batch, ExitPoint, Stepper
 from offramp.thresholds import Threshold
 
 __all__ = ["Backend", "Runner"]
+
+logger = logging.getLogger("offramp")
 
 
 class Backend(Stepper[Any], Protocol):
@@ -49,6 +52,10 @@ class Backend(Stepper[Any], Protocol):
 
     def weights(self) -> str:
         """The fingerprint of the weights."""
+        ...
+
+    def untrained(self) -> tuple[int, ...]:
+        """The layers whose heads were never trained."""
         ...
 
     def answering(self) -> AbstractContextManager[None]:
@@ -167,9 +174,20 @@ class Runner:
         answered before the next is asked for, as a live queue needs it.
         """
         chosen = self.config.choose(policy, threshold)
-        within_budget(self.stepper.exits, max_layers)
+        *early, last = within_budget(self.stepper.exits, max_layers)
+        self.warn_of_untrained([*filter(chosen.listens, early), last])
         chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk)
         return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
+
+    def warn_of_untrained(self, points: Sequence[ExitPoint]) -> None:
+        """Say it where answers are to come from heads that were never trained."""
+        if random := [point.layer for point in points if point.layer in self.stepper.untrained()]:
+            on = f"layers {', '.join(map(str, random))}" if len(random) > 1 else f"layer {random[0]}"
+            logger.warning(
+                "%s: the exits on %s were never trained and answer at random; `offramp train` trains them.",
+                self.name,
+                on,
+            )
 
     def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
         """All answers at once, as arrays; options are those of `stream`."""

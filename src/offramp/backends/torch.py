@@ -38,6 +38,10 @@ class TorchStepper:
         """From shallow to deep."""
         return self.modules.points
 
+    def untrained(self) -> tuple[int, ...]:
+        """The layers whose heads were never trained."""
+        return self.modules.untrained()
+
     def embed(self, batch: Batch) -> Inside:
         """Embed a batch, its padding cut to the longest row."""
         return self.family.start(self.encoder, batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import fitting, grid
-from offramp.files.writing import staged_file
+from offramp.files.writing import write_together
 from offramp.policies import Policy
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
@@ -49,8 +50,12 @@ def calibrate(
     options: CalibrationOptions | None = None,
     *,
     trace_file: Path | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
-    """Find the cheapest setting that keeps the promise and write it into the model's folder."""
+    """Find the cheapest setting that keeps the promise and write it into the model's folder.
+
+    `announce` is told the sentence before anything is written; if it raises, the model stays as it was.
+    """
     folder = check_folder(runner.name)
     data, origin = rows_to_calibrate(folder, runner.config, given)
     options = _checked(runner.config, promise, options or CalibrationOptions(), data)
@@ -60,7 +65,7 @@ def calibrate(
             return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors")
-        return _calibrate(folder, runner, trace, promise, options, origin)
+        return _calibrate(folder, runner, trace, promise, options, origin, announce or (lambda sentence: None))
 
 
 def check_folder(name: str) -> Path:
@@ -90,7 +95,13 @@ def _checked(
 
 
 def _calibrate(
-    folder: Path, runner: Runner, trace: Trace, promise: Promise, options: CalibrationOptions, origin: str
+    folder: Path,
+    runner: Runner,
+    trace: Trace,
+    promise: Promise,
+    options: CalibrationOptions,
+    origin: str,
+    announce: Callable[[str], None],
 ) -> CalibrationResult:
     temperatures = None
     if options.temperature:
@@ -111,6 +122,7 @@ def _calibrate(
         **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
     }
     if policy is not None:
+        announce(evidence["sentence"])
         write(folder, runner, policy, evidence, temperatures)
     return CalibrationResult(policy, evidence["sentence"], evidence)
 
@@ -128,10 +140,7 @@ def write(
     evidence: dict[str, Any],
     temperatures: NDArray[np.float64] | None,
 ) -> None:
-    """The evidence, the config, and last the card, each replaced as a whole; the runner in hand stays as it was.
-
-    If the disk is full on the way, no card repeats a promise that the config does not make.
-    """
+    """The evidence, the config, and last the card, all or none; the runner in hand stays as it was."""
     config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
@@ -143,8 +152,8 @@ def write(
     tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
     promises.bind(config, policy, evidence, tested.fingerprint)
-    with staged_file(folder / card.EVIDENCE, overwrite=True) as file:
-        file.write(json.dumps(evidence, indent=1, ensure_ascii=False) + "\n")
-    with staged_file(folder / "config.json", overwrite=True) as file:
-        file.write(config.to_json_string())
-    card.write(config, folder)
+    written = json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"
+    write_together(
+        card.new_card(config, folder)
+        | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: written}
+    )

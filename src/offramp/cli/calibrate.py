@@ -12,7 +12,8 @@ from pathlib import Path
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data, given
-from offramp.errors import BadValue
+from offramp.cli.streams import say
+from offramp.errors import BadValue, missing_library
 
 EXAMPLES = """\
 examples:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         from offramp.calibration.run import CalibrationOptions, calibrate, check_folder
         from offramp.card import EVIDENCE
     except ImportError as err:
-        raise BadValue(f"Calibrating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
+        raise missing_library("Calibrating", err) from err
     named = {name: getattr(args, name) for name in ("of", "risk", "confidence", "test")}
     named = {name: value for name, value in named.items() if value is not None}
     if args.speedup is not None and named:
@@ -72,10 +73,16 @@ def run(args: argparse.Namespace) -> int:
     promise = Promise(**named, tolerance=args.tolerance)
     options = CalibrationOptions(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
     check_folder(args.model)
-    result = calibrate(arguments.load(args), given(args), promise, options, trace_file=args.trace)
-    print(result.sentence)
+    place = f"The policy is for {args.model}/config.json, the evidence for {args.model}/{EVIDENCE}."
+    result = calibrate(
+        arguments.load(args),
+        given(args),
+        promise,
+        options,
+        trace_file=args.trace,
+        announce=lambda sentence: say(f"{sentence}\n{place}"),  # who cannot be told gets no other model
+    )
     if result.policy is None:
-        print(f"{args.model} is unchanged.")
+        say(f"{result.sentence}\n{args.model} is unchanged.")
         return 1
-    print(f"The policy is in {args.model}/config.json, the evidence in {args.model}/{EVIDENCE}.")
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.cli import arguments
+from offramp.cli.streams import say
 
 EXAMPLES = """\
 examples:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     names = args.names.split(",") if args.names else None
     compared, results = compare(args.runs, names, args.policy, reference=args.elue_reference, clamp=args.clamp)
-    print(tables(compared, args.policy))
+    told = tables(compared, args.policy)
     if args.output is not None:
         from offramp.files.ours import COMPARISON
         from offramp.files.writing import staged_folder
@@ -52,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         with staged_folder(args.output, args.overwrite, COMPARISON, "a comparison") as folder:
             draw(folder, compared, results, args.policy)
             (folder / "comparison.json").write_text(as_json(compared, args.policy), encoding="utf-8")
-        print(f"\nWrote {args.output}.")
+        told += f"\n\nWrote {args.output}."
+    say(told, args.output)
     return 0
 
 

@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from offramp.cli import arguments
+from offramp.cli.streams import say
 
 EXAMPLES = """\
 examples:
@@ -44,6 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
     options = ConvertOptions(args.layers, args.faithful, args.policy or "never")
     for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
-        print(note)
-    print(f"Wrote {args.output}.")
+        say(note, args.output)
+    say(f"Wrote {args.output}.", args.output)
     return 0

@@ -8,14 +8,19 @@ plain encoder, for their seconds.
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data, given
-from offramp.errors import BadInput, BadValue
+from offramp.cli.streams import say
+from offramp.errors import BadInput, BadValue, missing_library
 from offramp.files.writing import check_free, writing
+
+logger = logging.getLogger("offramp")
 
 EXAMPLES = """\
 examples:
@@ -37,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="P",
         help="a policy to draw; may be given several times. One with its numbers (entropy:0.2) is the chosen point "
-        "(all that fit; the model's own, else the cheapest with at most 2 %% other answers than the full model)",
+        "(all that fit; the model's own, else of the first one drawn the cheapest with at most 2 %% other answers)",
     )
     leaving.add_argument("--thresholds", type=numbers, metavar="T", help="instead of a fine grid: 0.1,0.2,0.3")
     leaving.add_argument("--patience", type=counts, metavar="N", help="instead of all: 3,4,5,6")
@@ -72,27 +77,34 @@ def run(args: argparse.Namespace) -> int:
     try:
         from offramp.evaluation.evaluate import EvaluationOptions
     except ImportError as err:
-        raise BadValue(f"Evaluating needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
+        raise missing_library("Evaluating", err) from err
     options = EvaluationOptions(
         tuple(args.policy), args.thresholds, args.patience, args.tolerance, args.elue_length, not args.no_live
     )
     if args.all_checkpoints:
         return _all_checkpoints(args, options)
     results = _evaluate(args, args.model, args.output, options)
-    print(summary(results))
-    print(f"\nWrote {args.output}; look at {args.output / 'report.html'}.")
+    say(f"{summary(results)}\n\nWrote {args.output}; look at {args.output / 'report.html'}.", args.output)
     return 0
 
 
 def _evaluate(args: argparse.Namespace, model: str, output: Path, options: Any) -> dict[str, Any]:
     from offramp.evaluation.evaluate import evaluate
     from offramp.tasks.rows import rows_for
+    from offramp.training.holdout import seen_in_training
 
     check_free(output, args.overwrite)
     runner = arguments.load(args, model)
     data = rows_for(model, runner.config, given(args), "dev", run=Path(args.model))
+    seen = seen_in_training(Path(args.model), data.rows.texts)
+    told = f"{seen:,} of {len(data.rows):,} rows were trained on"
+    if seen:
+        data = replace(data, name=f"{data.name} ({told})")  # in results.json and in the report
     command = shlex.join(["offramp", *args.given])
-    return evaluate(runner, data, output, options, trace_file=args.trace, overwrite=args.overwrite, command=command)
+    results = evaluate(runner, data, output, options, trace_file=args.trace, overwrite=args.overwrite, command=command)
+    if seen:
+        logger.warning("%s: what it scores on them says nothing about others.", told)
+    return results
 
 
 def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
@@ -112,8 +124,7 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
     results = {}
     for name, folder in saved.items():
         results[name] = _evaluate(args, str(folder), args.output / name, options)
-    print(checkpoints_table(results))
-    print(f"\nWrote a folder for each in {args.output}.")
+    say(f"{checkpoints_table(results)}\n\nWrote a folder for each in {args.output}.", args.output)
     return 0
 
 

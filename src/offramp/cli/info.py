@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offramp.cli import arguments
+from offramp.cli.streams import say
 
 if TYPE_CHECKING:
     from offramp.config import AdaptiveConfig
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         "tokenizer": not Path(args.model).is_dir()
         or any((Path(args.model) / name).is_file() for name in TOKENIZER_FILES),
     }
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
+    say(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
     return 0
 
 

@@ -1,7 +1,7 @@
 """`offramp VERB …`: finds the command, runs it, turns errors into one line and an exit code.
 
-0 done; 1 an honest no; 2 a mistake of the user's, a full disk, a missing extra; 130 for Ctrl-C. Anything else
-is our bug and shows its traceback.
+0 done; 1 an honest no; 2 a mistake of the user's, a full disk, a missing extra; 128 and the signal's number where one
+ended it (130 for Ctrl-C). Anything else is our bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import offramp
+from offramp.cli import streams
 from offramp.errors import OfframpError, UnknownName
 
 __all__ = ["main"]
@@ -64,8 +66,9 @@ class Notes(logging.Handler):
     """One line on standard error for each note."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
-        print(f"offramp: {record.getMessage()}", file=sys.stderr)
+        """Print it; work does not end because nobody can read about it."""
+        with suppress(OSError):
+            print(f"offramp: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,20 +105,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    streams.open_closed_ones()
     _listen()
     try:
-        code: int = args.run(args)
+        with streams.stopping():
+            code: int = args.run(args)
     except OfframpError as err:
         return _fail(str(err))
-    except KeyboardInterrupt:
-        return _fail("stopped.", 130)
+    except (streams.Stopped, KeyboardInterrupt) as stop:
+        return _fail("stopped.", getattr(stop, "code", 130))
     except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
         if not isinstance(err, MemoryError) and "allocate memory" not in str(err) and "out of memory" not in str(err):
             raise
         return _fail(f"There is not enough memory: {str(err).splitlines()[0] if str(err) else 'none is left'}")
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        streams.let_go()
     return code
 
 
@@ -130,7 +136,8 @@ def _listen() -> None:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"offramp: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"offramp: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
 
 

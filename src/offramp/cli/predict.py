@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
+from offramp.cli.streams import say
 from offramp.errors import BadValue
 from offramp.files.reading import Source, check_file, format_of, read_texts
 from offramp.files.writing import check_free, staged_file, writing
@@ -110,6 +111,12 @@ def _submit(args: argparse.Namespace) -> int:
     """The files of a benchmark."""
     if args.task is None or args.output is None:
         raise BadValue(f"--format {args.format} needs --task, and --output, a folder for its files.")
+    for name in ("text_column", "pair_column", "input_format", "no_header", "all_scores", "chunk"):
+        if getattr(args, name):
+            raise BadValue(
+                f"--format {args.format} knows the official file's form and its own; "
+                f"leave --{name.replace('_', '-')} out."
+            )
     if args.file == "-":
         raise BadValue(f"--format {args.format} reads the official test file; name it instead of -.")
     from offramp.submissions.submit import submit
@@ -118,8 +125,8 @@ def _submit(args: argparse.Namespace) -> int:
     options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
     options["batch_tokens"] = args.batch_tokens
     place = {"split": args.split, "overwrite": args.overwrite}
-    for file in submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options):
-        print(file)
+    files = submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options)
+    say("\n".join(map(str, files)), args.output)
     return 0
 
 

@@ -2,7 +2,13 @@
 
 BACKBONE is a folder or a name on the Hub: an encoder, a fine-tuned classifier, or an offramp model. The data are a
 GLUE or ELUE task (from the Hub, or from the folder of the official download), a data set on the Hub, or files of your
-own. What is not given is what the recipe's authors used. Several GPUs: torchrun --nproc-per-node N -m offramp train …
+own.
+
+Losses, epochs, batch size, rate, decay and warm-up that are not given are those of the recipe's authors. Not theirs
+are: bare linear heads on the mean of the tokens, with a rate of their own (1e-3); the best epoch on dev instead of the
+last; a tenth of the training rows set aside for calibrate; batches of like lengths. For the authors' own:
+--faithful --pooling first --calibration-split 0 --select none --no-group-by-length (docs/originals.md).
+Several GPUs: torchrun --nproc-per-node N -m offramp train …
 """
 
 from __future__ import annotations
@@ -15,8 +21,9 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from offramp.errors import BadValue
-from offramp.recipes import RECIPES, options_of
+from offramp.cli.streams import say
+from offramp.errors import BadValue, missing_library
+from offramp.recipes import RECIPES, Recipe, options_of
 from offramp.training.settings import Settings, read_settings
 
 EXAMPLES = """\
@@ -108,23 +115,23 @@ def run(args: argparse.Namespace) -> int:
         from offramp.training.run import Result, part, train
         from offramp.training.seeds import summary, train_seeds
     except ImportError as err:
-        raise BadValue(f"Training needs more libraries ({err.name}): pip install 'offramp[train]'.") from err
+        raise missing_library("Training", err) from err
     try:
         if settings.seeds is not None:
             results = train_seeds(settings, resume=args.resume, overwrite=args.overwrite)
-            _tell(summary(settings, results))
+            _tell(summary(settings, results), settings.output)
         else:
             result: Result = train(settings, resume=args.resume, overwrite=args.overwrite)
-            _tell(f"{result.table()}\nWrote {result.folder}.")
+            _tell(f"{result.table()}\nWrote {result.folder}.", result.folder)
     finally:
         part()
     return 0
 
 
-def _tell(text: str) -> None:
+def _tell(text: str, written: Path | str) -> None:
     """Of several processes the first one speaks."""
     if int(os.environ.get("RANK", "0")) == 0:
-        print(text)
+        say(text, written)
 
 
 def collect(args: argparse.Namespace) -> Settings:
@@ -149,12 +156,16 @@ def collect(args: argparse.Namespace) -> Settings:
 
 
 def _list_recipes() -> int:
-    for name, recipe in RECIPES.items():
-        print(f"{name:<20} {recipe.about}" + (f"\n{'':<20} {recipe.paper}" if recipe.paper else ""))
-        own = {name: option.default for name, option in options_of(recipe).items() if name != "faithful"}
-        usual = recipe.published
-        print(
-            f"{'':<20} epochs {usual.epochs:g}, batch {usual.batch_size}, learning rate {usual.learning_rate:g}, "
-            f"decay {usual.weight_decay:g}, warm-up {usual.warmup:g}" + (f"; options {json.dumps(own)}" if own else "")
-        )
+    say("\n".join(map(_described, RECIPES.values())))
     return 0
+
+
+def _described(recipe: type[Recipe]) -> str:
+    own = {name: option.default for name, option in options_of(recipe).items() if name != "faithful"}
+    usual = recipe.published
+    lines = [f"{recipe.name:<20} {recipe.about}", *([f"{'':<20} {recipe.paper}"] if recipe.paper else [])]
+    lines.append(
+        f"{'':<20} epochs {usual.epochs:g}, batch {usual.batch_size}, learning rate {usual.learning_rate:g}, "
+        f"decay {usual.weight_decay:g}, warm-up {usual.warmup:g}" + (f"; options {json.dumps(own)}" if own else "")
+    )
+    return "\n".join(lines)

@@ -13,7 +13,7 @@ MODEL = re.compile(  # what training, models and tokenizers leave in a folder
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
     r"training\.yaml|(model.*|rows|trace)\.safetensors|model\.safetensors\.index\.json|"
     r"tokenizer(\.json|\.model|_config\.json)|vocab\.txt|merges\.txt|(spiece|spm|sentencepiece\.bpe)\.model|"
-    r"checkpoints|logs|onnx|openvino|\.new|seed-\d+"
+    r"checkpoints|logs|onnx|openvino|\.new|seed-\d+|\.seed-\d+\.lock"
 )
 RUN = re.compile(  # what an evaluation leaves
     r"results\.json|curve\.(csv|png|svg)|exits\.(png|svg)|report\.html|trace\.safetensors|"

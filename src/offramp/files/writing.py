@@ -6,15 +6,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from offramp.errors import CannotWrite
 from offramp.files.ours import MODEL, check_ours
 
-__all__ = ["as_usual", "check_free", "staged_file", "staged_folder", "writing"]
+__all__ = ["as_usual", "check_free", "staged_file", "staged_folder", "write_together", "writing"]
 
 
 def check_free(target: Path, overwrite: bool) -> None:
@@ -74,6 +74,15 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
             part.replace(final)
         finally:
             part.unlink(missing_ok=True)
+
+
+def write_together(texts: Mapping[Path, str]) -> None:
+    """Replace several files, all or none; the first one's new text appears last."""
+    with ExitStack() as stack:
+        for target, text in texts.items():
+            file = stack.enter_context(staged_file(target, overwrite=True))
+            file.write(text)
+            file.flush()  # a full disk says so before the first file is replaced
 
 
 @contextmanager

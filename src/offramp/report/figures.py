@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offramp.errors import BadValue
+from offramp.errors import missing_library
 
 __all__ = ["COLOURS", "curves", "histogram"]
 
@@ -32,7 +32,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as err:
-        raise BadValue("Figures need matplotlib: pip install 'offramp[train]'.") from err
+        raise missing_library("Drawing", err) from err
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadValue, CannotWrite
 from offramp.evaluation.elue import LENGTH, flops_per_exit
 from offramp.evaluation.grids import parameter
+from offramp.files.reading import Source, columns_of
+from offramp.files.trained import data_of_training
 from offramp.files.writing import check_free, staged_file, writing
 from offramp.policies import Layer, Never, Patience, Policy
 from offramp.prediction import Answer
@@ -24,6 +27,9 @@ from offramp.traces.operations import count_parameters
 
 __all__ = ["KINDS", "submit"]
 
+logger = logging.getLogger("offramp")
+
+ANSWERED_BY = {"mnli": "ax"}  # a model of the first answers the second, too
 KINDS = {"glue": "GLUE's files", "elue": "ELUE's files, the exit layers and the cost beside them"}
 
 
@@ -43,6 +49,8 @@ def submit(
     if (kind == "elue") is not task.name.startswith("elue-"):
         raise BadValue(f"Task {task.name} is not one of {kind.upper()}'s; its files have another form.")
     split = split or _split(task, file)
+    _check_model(runner.name, task)
+    _check_header(task, split, file)
     rows = read_split(task, split, None, file)
     if rows.skipped:
         raise BadInput(f"{rows.skipped[0]} A submission needs every row; mend the file.")
@@ -73,6 +81,35 @@ def submit(
         overwrite=overwrite,
     )
     return [*files, *_cost(config, layers, files[0], static=setting is None, overwrite=overwrite)]
+
+
+def _check_model(model: str, task: Task) -> None:
+    """Refuse a model of another task: its answers fit the file and mean something else."""
+    trained = data_of_training(Path(model)).get("task")
+    if trained is None:
+        logger.warning(
+            "Nothing says that %s was trained for %s; its answers are taken as that task's.", model, task.name
+        )
+        return
+    own = (trained.removeprefix("elue-"), ANSWERED_BY.get(trained))  # three tasks are in both suites
+    if task.name.removeprefix("elue-") not in own:
+        raise BadInput(f"{model} was trained for {trained}, and this is a submission for {task.name}.")
+
+
+def _check_header(task: Task, split: str, file: Path) -> None:
+    """Refuse another task's file: texts stand where this one's do, under other names."""
+    layout = task.splits.get(split)
+    if layout is None or not layout.has_header or not file.is_file():
+        return  # the reader says what is wrong
+    header = columns_of(Source(str(file), "tsv")) or []
+    places = [place for place in (layout.text, layout.pair) if place is not None]
+    found = [header[place] for place in places if place < len(header)]
+    if found != list(task.inputs):
+        raise BadInput(
+            f"{file} has the columns {', '.join(header)}; the {split} file of {task.name} has "
+            f"{' and '.join(task.inputs)} in column {' and '.join(str(place + 1) for place in places)}. "
+            "Is it another task's?"
+        )
 
 
 def _split(task: Task, file: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offramp.errors import BadInput, UnknownName
+from offramp.errors import BadInput, UnknownName, missing_library
 from offramp.files.reading import Source, Text, format_of, parquet_metadata, read_records, whole
 from offramp.files.source import no_partner, text_columns
 
@@ -140,7 +140,7 @@ def _load(path: str, config: str | None, split: str) -> Any:
     try:
         import datasets
     except ImportError as err:
-        raise BadInput("Reading this needs the data sets library: pip install 'offramp[train]'.") from err
+        raise missing_library("Reading a data set of the Hub", err) from err
     datasets.disable_progress_bars()
     try:
         return datasets.load_dataset(path, config, split=split)

@@ -77,6 +77,7 @@ def record(
 def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | None) -> DataPrint:
     """One chunk after the other; returns the fingerprint of what was read."""
     stepper, operations, data = runner.stepper, count_operations(runner.config), DataPrint()
+    runner.warn_of_untrained(stepper.exits)
     seen = 0
     for chunk in runner.chunks(texts, progress=progress):
         with stepper.answering():

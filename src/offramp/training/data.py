@@ -16,10 +16,11 @@ from offramp.tasks.labels import reordered
 from offramp.tasks.own import discover, rows_of
 from offramp.tasks.split import Where, own_table, task_rows
 from offramp.tasks.table import Columns
+from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.settings import Settings
 
-__all__ = ["Data", "read_data", "reorder_labels", "where_of"]
+__all__ = ["Data", "read_data", "reorder_labels", "warn_of_overlap", "where_of"]
 
 logger = logging.getLogger("offramp")
 
@@ -49,6 +50,14 @@ def read_data(settings: Settings) -> Data:
     if task.labels is not None and not task.multi_label and len({*map(int, data.train.labels or ())}) < 2:
         raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
     return data
+
+
+def warn_of_overlap(data: Data) -> None:
+    """Say it where dev rows are training rows: they were learnt by heart."""
+    train = hashes_of(data.train.texts)
+    for name, rows in data.dev.items():
+        if both := int(np.isin(hashes_of(rows.texts), train).sum()):
+            logger.warning("%s: %d of %d rows are trained on, too; its scores flatter.", name, both, len(rows))
 
 
 def reorder_labels(data: Data, labels: Sequence[str]) -> Data:

@@ -13,7 +13,7 @@ from offramp.files.ours import MODEL, check_ours
 from offramp.files.writing import writing
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
 
-__all__ = ["CHECKPOINTS", "check", "checkpoints", "finish", "is_finished", "last_checkpoint", "prepare"]
+__all__ = ["CHECKPOINTS", "check", "check_place", "checkpoints", "finish", "is_finished", "last_checkpoint", "prepare"]
 
 logger = logging.getLogger("offramp")
 
@@ -22,9 +22,11 @@ ASIDE = "aside"  # in the checkpoints: the name of the folder that the old model
 ANY_RUN = ("output",)  # what may differ between a run and its continuation
 
 
-def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1) -> None:
-    """Refuse a folder that holds something else; nothing is written yet."""
+def check_place(settings: Settings) -> None:
+    """Refuse an output that can be no folder, or that holds what the run reads."""
     folder = Path(settings.output)
+    if not folder.name:
+        raise CannotWrite(f"{folder} is no folder for a model; name another.")
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; name a folder.")
     if not folder.absolute().parent.is_dir():
@@ -32,6 +34,11 @@ def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1)
     for name in (settings.backbone, settings.data_dir, settings.dataset, settings.train_file, settings.dev_file):
         if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(folder.resolve()):
             raise CannotWrite(f"{folder} holds what the run reads ({name}); name another folder.")
+
+
+def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1) -> None:
+    """Refuse a folder that holds something else; nothing is written yet."""
+    folder = Path(settings.output)
     if not _holds_something(folder):
         return
     if resume:

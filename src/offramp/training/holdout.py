@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadInput, BadValue
+from offramp.files.reading import Text
 from offramp.files.writing import as_usual
 from offramp.tasks import Rows
 from offramp.traces.hashes import hashes_of
 
-__all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "write_hashes"]
+__all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "seen_in_training", "write_hashes"]
 
 logger = logging.getLogger("offramp")
 
@@ -75,6 +77,12 @@ def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str
     hashes = {role: np.unique(hashes) for role, hashes in roles.items()}
     save_file(hashes, folder / FILE, metadata={"before": before})
     as_usual(folder / FILE)
+
+
+def seen_in_training(folder: Path, texts: Sequence[Text]) -> int:
+    """How many of some texts a model was trained on, as far as its folder knows."""
+    seen = read_hashes(folder).get("train")
+    return 0 if seen is None else int(np.isin(hashes_of(texts), seen).sum())
 
 
 def earlier_rows(folder: Path) -> str:

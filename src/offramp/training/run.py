@@ -20,6 +20,7 @@ from transformers.trainer_callback import ProgressCallback
 
 import offramp
 from offramp import promise
+from offramp.attach import ExitOptions, add_exits
 from offramp.errors import BadValue
 from offramp.files.faults import loading
 from offramp.files.writing import writing
@@ -30,8 +31,9 @@ from offramp.tasks.own import understood
 from offramp.traces.hashes import hashes_of
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
-from offramp.training.data import Data, read_data, reorder_labels
+from offramp.training.data import Data, read_data, reorder_labels, warn_of_overlap
 from offramp.training.examples import Examples, Padder
+from offramp.training.lock import only_run_in
 from offramp.training.progress import Progress
 from offramp.training.scores import per_exit, scores_of
 from offramp.training.settings import Settings
@@ -67,9 +69,15 @@ class Result:
 def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
     """Run one training, from nothing or from its last checkpoint."""
     settings = settings.absolute()
-    output = Path(settings.output)
     # without a GPU several processes meet only if told that they are on the CPU
     processes = PartialState(cpu=on_cpu(settings))
+    folder.check_place(settings)
+    with only_run_in(Path(settings.output)):
+        return _train(settings, processes, resume, overwrite)
+
+
+def _train(settings: Settings, processes: PartialState, resume: bool, overwrite: bool) -> Result:
+    output = Path(settings.output)
     folder.check(settings, resume, overwrite, processes.num_processes)
     if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
@@ -85,6 +93,7 @@ def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) 
     if processes.is_main_process:
         held = f", {len(data.calibration):,} more set aside" if len(data.calibration) else ""
         logger.warning("Training rows: %s%s.", understood(data.task, data.train), held)
+        warn_of_overlap(data)
         folder.prepare(settings, resume, processes.num_processes)
     processes.wait_for_everyone()
     stages = [job.run(number, stage) for number, stage in enumerate(job.stages, 1)]
@@ -112,7 +121,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     with loading(settings.backbone):
         config = AutoConfig.from_pretrained(settings.backbone)
     if config.model_type == "offramp":
-        return _again(settings, task)
+        return _again(settings, recipe, task)
     exits = settings.exits
     if recipe.only_last:
         if exits != "all":
@@ -138,21 +147,35 @@ def _heads(settings: Settings, recipe: Recipe) -> str:
     return recipe.published.head if published else settings.heads
 
 
-def _again(settings: Settings, task: Task) -> AdaptiveModel:
-    """An offramp model goes on with the exits and, where it has names of its own, the labels that it has."""
+def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
+    """An offramp model goes on with the labels that it has, and with its exits; one that has a single one gets more."""
+    model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
     shape = {"exits": "all", "heads": "auto", "pooling": "auto", "num_layers": None, "fresh_head": False}
+    if plain := len(model.config.exit_specs) == 1 and not recipe.only_last:
+        shape = {name: shape[name] for name in ("num_layers", "fresh_head")}
     for name, default in shape.items():
         if getattr(settings, name) != default:
             raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
-    model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
+    promise.forget(model.config)
+    if plain:
+        model = _with_exits(model, settings, recipe)
     config = model.config
-    promise.forget(config)
     for spec in config.exit_specs:
         model.exits.head(spec.layer).temperature = spec.temperature
     names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
     return model
+
+
+def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> AdaptiveModel:
+    """What `--recipe plain` left, with exits for another recipe."""
+    asked = ExitOptions(settings.exits, _heads(settings, recipe), settings.pooling, lte=recipe.lte)
+    more = add_exits(model.config, model.state_dict(), asked)
+    whole = AdaptiveModel(more.config)
+    whole.load_state_dict(more.weights, strict=False)
+    whole.name_or_path = more.config._name_or_path = model.name_or_path
+    return whole
 
 
 def _labels(config: Any, task: Task) -> tuple[str, ...] | None:

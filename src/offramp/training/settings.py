@@ -108,7 +108,9 @@ class Settings:
         """The same with whole paths, so that training.yaml means the same from every folder."""
         here = {name: getattr(self, name) for name in ("backbone", "output", *PATHS)}
         local = {name for name in here if name not in ("backbone", "dataset") or Path(str(here[name])).exists()}
-        return self.changed(**{name: str(Path(here[name]).absolute()) for name in local if here[name] is not None})
+        whole = {name: str(Path(here[name]).absolute()) for name in local if here[name] is not None}
+        whole["output"] = str(Path(self.output).resolve())  # a link's target is what is filled and replaced
+        return self.changed(**whole)
 
     def changed(self, **values: Any) -> Settings:
         """The same with other values."""
