@@ -97,7 +97,7 @@ def texts(tmp_path):
     return str(file)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread():
     """With tiny models threads only wait for one another."""
     import torch
