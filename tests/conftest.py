@@ -95,3 +95,14 @@ def texts(tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("a lovely film\n\nbad\n")
     return str(file)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """With tiny models threads only wait for one another."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

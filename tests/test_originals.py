@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 import re
 import shlex
@@ -12,33 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from offramp.cli.main import COMMANDS, main
+from offramp.cli.main import main
 from offramp.recipes import RECIPES
+from tests.pages import commands, known_options, option, read, sections
 from tests.reviews import rows
 from tests.tiny import save_encoder
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "originals.md"
+PAGE = read("originals.md")
 DEPTH = 5  # more than the four layers that one command asks for
+pytestmark = pytest.mark.usefixtures("one_thread")
 
-
-def sections() -> dict[str, str]:
-    """The page's parts by their titles."""
-    _, *parts = PAGE.read_text("utf-8").split("\n## ")
-    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
-
-
-def commands(text: str) -> list[list[str]]:
-    """The commands of a part's shell blocks, in their order, without `offramp` itself."""
-    blocks = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
-    lines = [shlex.split(line) for line in blocks.splitlines()]
-    assert all(line[0] == "offramp" for line in lines)
-    return [line[1:] for line in lines]
-
-
-FOUND = {title: commands(text) for title, text in sections().items()}
+FOUND = {title: commands(text) for title, text in sections(PAGE).items()}
 TITLES = [title for title, found in FOUND.items() if found]
 
 
@@ -49,15 +33,10 @@ def test_the_page_has_all_systems_and_their_commands():
 
 
 def test_every_option_in_our_column_is_one_of_ours():
-    known = set()
-    for name in COMMANDS:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"offramp.cli.{name}").add_arguments(parser)
-        known |= set(parser._option_string_actions)
-    cells = [line.split(" | ", 1)[1] for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [line.split(" | ", 1)[1] for line in PAGE.splitlines() if line.startswith("| ")]
     named = [option for cell in cells for option in re.findall(r"--[a-z-]+", cell)]
     assert len(named) > 60
-    assert set(named) <= known
+    assert set(named) <= known_options()
     recipes = [name for cell in cells for name in re.findall(r"--recipe ([a-z-]+)", cell)]
     assert set(recipes) <= set(RECIPES)
 
@@ -108,15 +87,6 @@ def place(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """With tiny models threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # -- the commands ----------------------------------------------------------------------------------
 
 
@@ -126,10 +96,6 @@ def test_every_command_runs(title, place, monkeypatch, capsys):
     for command in FOUND[title]:
         assert main(command) == 0, f"{shlex.join(command)}\n{capsys.readouterr().err}"
         CHECKS[command[0]](option(command, "--output"), command)
-
-
-def option(command: list[str], name: str) -> str:
-    return command[command.index(name) + 1]
 
 
 def check_training(output: str, command: list[str]) -> None:
