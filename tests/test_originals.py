@@ -58,7 +58,8 @@ def write_task(folder: Path, header: str, line: str, *, train: int = 16, test: s
             )
             for place, (text, label) in enumerate(rows(count, seed=count))
         ]
-        (folder / f"{split}.tsv").write_text("\n".join([header, *filled]) + "\n")
+        titles = "index\tsentence" if split == "test" and test else header
+        (folder / f"{split}.tsv").write_text("\n".join([titles, *filled]) + "\n")
 
 
 @pytest.fixture(scope="module")

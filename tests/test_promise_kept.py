@@ -17,6 +17,7 @@ from offramp.calibration.risks import Promise
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import calibrate
 from offramp.cli.main import main
+from offramp.recipes import make
 from offramp.tasks import TASKS
 from offramp.tasks.rows import DataOptions
 from offramp.training.holdout import earlier_rows, read_hashes

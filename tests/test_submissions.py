@@ -137,3 +137,23 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     file.write_text(file.read_text() + "6\n")
     assert "A submission needs every row" in fails(capsys, *glue, "--task", "sst-2", *out)
     assert not (tmp_path / "out").exists()
+
+
+def test_another_tasks_model_or_file_is_refused(tmp_path, capsys):
+    from offramp.training.settings import Settings, write_settings
+
+    model, file = model_for("sst-2", tmp_path), official_file("sst-2", tmp_path)
+    call = ["predict", model, file, "--format", "glue", "--task", "sst-2", "-o", tmp_path / "out"]
+    assert main([str(part) for part in call]) == 0
+    assert f"Nothing says that {model} was trained for sst-2" in capsys.readouterr().err
+    write_settings(Settings("encoder", str(model), task="elue-sst-2"), model)
+    assert main([str(part) for part in [*call, "--overwrite"]]) == 0
+    assert capsys.readouterr().err == ""
+    write_settings(Settings("encoder", str(model), task="qqp"), model)
+    assert f"{model} was trained for qqp, and this is a submission for sst-2" in fails(capsys, *call)
+    write_settings(Settings("encoder", str(model), task="sst-2"), model)
+    official_file("rte", tmp_path)  # a test.tsv of pairs
+    told = fails(capsys, *call, "--overwrite")
+    assert "has the columns column0, sentence1, sentence2; the test file of sst-2 has sentence in column 2" in told
+    for option in (["--text-column", "sentence"], ["--input-format", "tsv"], ["--no-header"], ["--all-scores"]):
+        assert f"leave {option[0]} out" in fails(capsys, *call, *option)

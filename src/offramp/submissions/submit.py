@@ -66,6 +66,8 @@ def submit(
     for name in names:
         if folder.exists():
             check_free(folder / name, overwrite)
+    if data_of_training(Path(runner.name)).get("task") is None:
+        logger.warning("Nothing says that %s was trained for %s; it is taken for such a model.", runner.name, task.name)
     answers = list(runner.predict(rows.texts, **{**options, "policy": policy}))
     with writing(folder):
         folder.mkdir(exist_ok=True)
@@ -87,9 +89,6 @@ def _check_model(model: str, task: Task) -> None:
     """Refuse a model of another task: its answers fit the file and mean something else."""
     trained = data_of_training(Path(model)).get("task")
     if trained is None:
-        logger.warning(
-            "Nothing says that %s was trained for %s; its answers are taken as that task's.", model, task.name
-        )
         return
     own = (trained.removeprefix("elue-"), ANSWERED_BY.get(trained))  # three tasks are in both suites
     if task.name.removeprefix("elue-") not in own:
