@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import multiprocessing
 import re
@@ -27,7 +28,7 @@ from tests.pages import DOCS, blocks, codes, commands, known_options, option, qu
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
-PAGES = ("choosing.md", "policies.md", "splitting.md", "outputs.md", "machine.md", "calibrating-again.md")
+PAGES = ("choosing.md", "policies.md", "splitting.md", "inputs.md", "outputs.md", "machine.md", "calibrating-again.md")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -349,6 +350,15 @@ MANY = [text for text, _ in rows(400)]
 
 def told(runner, texts: list[str]) -> list[tuple[str, int, float]]:
     return [(answer.label, answer.exit_layer, round(answer.score, 4)) for answer in runner.predict(texts)]
+
+
+def test_inputs_runs(place, capsys):
+    lines = "".join(f"{number},a lovely film\n" for number in range(5))
+    Path("reviews.csv").write_text("id,review\n" + lines)
+    Path("reviews.csv.gz").write_bytes(gzip.compress(Path("reviews.csv").read_bytes()))
+    run_page("inputs.md")
+    assert len(Path("answers.jsonl").read_text().splitlines()) == 5
+    assert len(Path("answers.tsv").read_text().splitlines()) == 6
 
 
 def test_machine_runs(place, capsys):
