@@ -27,6 +27,7 @@ from transformers import AutoModel
 import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
 from golden_case import Case, Check, claim, close, same
 from golden_data import checks_of_data
+from golden_ebert import checks_of_ebert, checks_of_ebert_flops, is_span
 from golden_flops import checks_of_flops
 from golden_losses import checks_of_losses
 from golden_training import checks_of_training
@@ -46,7 +47,7 @@ NOT_YET = {
     "batch4/": "one counter for a whole batch is a defect that offramp does not offer; rows decide alone here",
 }
 OTHER_KINDS = {
-    "ebert": "EBERT comes with the pruning work",
+    "ebert": "EBERT's question answering comes with SQuAD",
 }
 FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
 
@@ -268,6 +269,10 @@ def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
     if kind == "elue-flops":
         return checks_of_flops
     has_checkpoint = (case.folder / "checkpoint").is_dir()
+    if kind == "ebert" and case.about.get("task") == "flops":
+        return checks_of_ebert_flops
+    if kind == "ebert" and has_checkpoint and not is_span(case):
+        return checks_of_ebert
     if kind in HIGHWAYS and not has_checkpoint:
         return checks_of_entropy if any("exact" in name for name in case.expected) else checks_of_counts
     if kind == "elasticbert" and variant in ("static", "released"):

@@ -115,7 +115,7 @@ def test_the_public_names_are_these():
 LEVELS = [
     {"errors", "registry", "_auto"},
     {"problems", "files"},
-    {"stepper", "thresholds", "policies", "backbones"},
+    {"stepper", "thresholds", "policies", "backbones", "width"},
     {"config", "loop"},
     {"exits", "fingerprint", "attach", "batching", "prediction", "card", "promise", "tasks", "recipes"},
     {"backends", "runner"},

@@ -20,6 +20,7 @@ from offramp.policies import Policy
 from offramp.problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from offramp.stepper import ExitPoint, Shape, points_on
 from offramp.thresholds import Threshold
+from offramp.width.spec import Width, width_of
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
 
@@ -106,6 +107,7 @@ class AdaptiveConfig(PreTrainedConfig):
     notes: str | None = None  # what the card says beyond the config
     max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
     inputs: list[str] | None = None  # the columns that it was trained on: of a text, or of a text and its partner
+    width: Any = None  # EBERT's gates on every layer: how they decide and what they are to keep; null: none
     calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
 
@@ -120,6 +122,12 @@ class AdaptiveConfig(PreTrainedConfig):
             raise BadModel(f"The last exit is the full model: the config lacks an exit on layer {depth}.")
         self.exits = [asdict(spec) for spec in specs]
         self.policy = policies.parse("never" if self.policy is None else self.policy).to_dict()
+        width = width_of(self.width)
+        if width is not None:
+            if not self.family.has_gates:
+                raise BadModel(f"`width`: {self.family.name} has no gates; {', '.join(gated_families())} have.")
+            width.check(self.num_heads, self.num_channels)
+        self.width = None if width is None else width.to_dict()
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
         self.problem  # noqa: B018 -- says what is wrong with it
@@ -186,6 +194,21 @@ class AdaptiveConfig(PreTrainedConfig):
     def hidden_size(self) -> int:
         """The backbone's width."""
         return int(self.backbone.hidden_size)
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads of a layer."""
+        return int(self.backbone.num_attention_heads)
+
+    @property
+    def num_channels(self) -> int:
+        """Channels between the two linear layers of a layer."""
+        return int(getattr(self.backbone, "intermediate_size", None) or self.backbone.hidden_dim)
+
+    @property
+    def gating(self) -> Width | None:
+        """Its gates, where it has some."""
+        return width_of(self.width)
 
     @property
     def exit_specs(self) -> tuple[ExitSpec, ...]:
@@ -266,6 +289,11 @@ def _check_layers(layers: Sequence[Any], depth: int) -> None:
         raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")
     if sorted(set(layers)) != list(layers):
         raise BadValue(f"Exits go from shallow to deep, each once; got {written}.")
+
+
+def gated_families() -> list[str]:
+    """The families whose layers can have gates."""
+    return [name for name, family in FAMILIES.items() if family.has_gates]
 
 
 def family_of(config: PreTrainedConfig) -> Family:

@@ -86,7 +86,7 @@ def step(
         return None, Landed(flight.rows, said)
     leave = np.flatnonzero(decided)
     logits = said.logits.index_select(0, _tensor(leave, said.logits))
-    landed = Landed(_numbers(flight, leave), replace(said, logits=logits, uncertainty=None))
+    landed = Landed(_numbers(flight, leave), replace(said, logits=logits, uncertainty=None, kept=None))
     if memory:
         kept = _tensor(stay, leaves)
         memory = {key: value.index_select(0, kept) for key, value in memory.items()}

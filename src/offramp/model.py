@@ -39,6 +39,7 @@ from offramp.prediction import Answer
 from offramp.runner import Runner
 from offramp.stepper import Said
 from offramp.thresholds import Threshold
+from offramp.width.gates import Gates
 
 __all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
@@ -80,6 +81,7 @@ class AdaptiveModel(PreTrainedModel):
         super().__init__(config)
         self.backbone: nn.Module = config.family.build(config.backbone)
         self.exits = Exits(config)
+        self.gates = gates_of(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._hub_options: dict[str, Any] = {}
         self.gradient_equilibrium = False  # in training, see TorchStepper; set by a recipe, not saved
@@ -248,7 +250,7 @@ class AdaptiveModel(PreTrainedModel):
         """The backbone and its exits as the loop sees them."""
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
-        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium)
+        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium, self.gates)
 
     def runner(self, max_length: int | None = None) -> Runner:
         """The model with its tokenizer, as everything above the loop takes it."""
@@ -328,6 +330,15 @@ class AdaptiveModel(PreTrainedModel):
             chunk=chunk,
             progress=progress,
         )
+
+
+def gates_of(config: AdaptiveConfig) -> Gates | None:
+    """The gates that a config asks for."""
+    if config.gating is None:
+        return None
+    eps = float(getattr(config.backbone, "layer_norm_eps", 1e-12))
+    sizes = (config.num_layers, config.hidden_size, config.num_heads, config.num_channels)
+    return Gates(config.gating, *sizes, eps, config.faithful)
 
 
 def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:

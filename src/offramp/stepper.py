@@ -52,6 +52,7 @@ class Said:
     problem: Problem
     logits: Tensor  # (rows, classes)
     uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
+    kept: Tensor | None = None  # (rows, layers so far, 2), with gates: the heads and channels that each row ran
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
+from offramp.width.parts import Parts, like_bert, like_distilbert
 
 __all__ = ["Bert", "DistilBert", "Electra", "Roberta", "XlmRoberta"]
 
@@ -23,6 +24,7 @@ class Bert(Family):
 
     name: ClassVar[str] = "bert"
     has_pooler: ClassVar[bool] = True
+    has_gates: ClassVar[bool] = True
 
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
         """The encoder's pooler and a linear layer."""
@@ -39,6 +41,10 @@ class Bert(Family):
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
         return self.block(encoder, index)(inside.hidden, inside.attention)
+
+    def parts(self, encoder: Any, index: int) -> Parts:
+        """Under BERT's own names."""
+        return like_bert(self.block(encoder, index))
 
 
 class Roberta(Bert):
@@ -91,6 +97,7 @@ class DistilBert(Family):
     """DistilBERT: no token types, no pooler; its classifier has a ReLU layer before it."""
 
     name: ClassVar[str] = "distilbert"
+    has_gates: ClassVar[bool] = True
 
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
         """`pre_classifier` and `classifier`."""
@@ -111,3 +118,7 @@ class DistilBert(Family):
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer."""
         return self.block(encoder, index)(inside.hidden, inside.attention)
+
+    def parts(self, encoder: Any, index: int) -> Parts:
+        """Under DistilBERT's own names."""
+        return like_distilbert(self.block(encoder, index))

@@ -15,6 +15,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.stepper import Batch, Positions
+from offramp.width.parts import Parts
 
 __all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
 
@@ -56,6 +57,10 @@ class Inside:
     lengths: Positions | None  # each row up to its last real token, on the host; None: nothing is padded
     depth: int = 0
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # what only this family's layers need
+    kept: Tensor | None = None  # (rows, layers so far, 2), with gates: heads and channels that each row kept
+    first: Tensor | None = (
+        None  # (rows, hidden size), before the first layer: the mean with padding, if a gate reads it
+    )
 
 
 class Family(ABC):
@@ -67,6 +72,7 @@ class Family(ABC):
     name: ClassVar[str]  # the config's model_type
     has_pooler: ClassVar[bool] = False
     pre_norm: ClassVar[bool] = False  # layers leave their output without a LayerNorm
+    has_gates: ClassVar[bool] = False  # its layers have the parts that width needs
 
     def build(self, config: PreTrainedConfig) -> nn.Module:
         """The family's encoder with fresh weights and, where it may have one, without a pooler."""
@@ -113,9 +119,17 @@ class Family(ABC):
         """The same for some of the rows, cut to `length`."""
         return extra
 
-    def start(self, encoder: Any, batch: Batch) -> Inside:
-        """Embed a batch, its padding cut to the longest row."""
+    def parts(self, encoder: Any, index: int) -> Parts:
+        """The parts of layer `index`, for gates; a family without them is refused before it gets any."""
+        raise NotImplementedError
+
+    def start(self, encoder: Any, batch: Batch, pad_to: int | None = None) -> Inside:
+        """Embed a batch, its padding cut to the longest row.
+
+        With `pad_to` (0: as long as the batch is) also the mean of the embeddings over that length, padding included.
+        """
         ids, mask, types = batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids")
+        first = None if pad_to is None else self._mean_with_padding(encoder, ids, mask, types, pad_to)
         lengths = weights = None
         if mask is not None:
             mask = mask.bool()
@@ -141,7 +155,18 @@ class Family(ABC):
             weights,
             lengths,
             extra=self.extra(encoder, hidden, mask),
+            first=first,
         )
+
+    def _mean_with_padding(
+        self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None, length: int
+    ) -> Tensor:
+        more = max(0, length - ids.shape[1])
+        pad = encoder.config.pad_token_id or 0
+        ids = nn.functional.pad(ids, (0, more), value=pad)
+        mask = None if mask is None else nn.functional.pad(mask, (0, more))
+        types = None if types is None else nn.functional.pad(types, (0, more))
+        return self.embed(encoder, ids, mask, types).mean(1)
 
     def step(self, encoder: Any, inside: Inside, depth: int) -> Inside:
         """Run the layers up to `depth`."""
@@ -165,6 +190,7 @@ class Family(ABC):
             lengths,
             inside.depth,
             self.trim_extra(inside.extra, kept, length),
+            None if inside.kept is None else inside.kept.index_select(0, kept),
         )
 
     def join(self, encoder: Any, insides: Sequence[Inside]) -> Inside:
@@ -185,7 +211,8 @@ class Family(ABC):
         else:
             mask = None
         attention, extra = self.attention(encoder, hidden, mask), self.extra(encoder, hidden, mask)
-        return Inside(hidden, attention, weights, lengths, depth, extra)
+        kept = [inside.kept for inside in insides if inside.kept is not None]
+        return Inside(hidden, attention, weights, lengths, depth, extra, torch.cat(kept) if kept else None)
 
 
 def _real(inside: Inside) -> Tensor:

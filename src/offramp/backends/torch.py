@@ -15,6 +15,8 @@ from offramp.exits import Exits
 from offramp.fingerprint import of_weights
 from offramp.problems import Problem
 from offramp.stepper import Batch, ExitPoint, Positions, Said
+from offramp.width.gates import Gates
+from offramp.width.walk import walk
 
 __all__ = ["TorchStepper", "scale_gradient"]
 
@@ -32,6 +34,7 @@ class TorchStepper:
     modules: Exits
     problem: Problem
     equilibrium: bool = False
+    gates: Gates | None = None
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -44,11 +47,16 @@ class TorchStepper:
 
     def embed(self, batch: Batch) -> Inside:
         """Embed a batch, its padding cut to the longest row."""
-        return self.family.start(self.encoder, batch)
+        width = None if self.gates is None else self.gates.width
+        pad_to = None if width is None or width.first == "real" else width.pad_to or 0
+        return self.family.start(self.encoder, batch, pad_to)
 
     def advance(self, state: Inside, point: ExitPoint) -> tuple[Inside, Said]:
         """Run the layers up to the exit and let its head answer."""
-        state = self.family.step(self.encoder, state, point.layer)
+        if self.gates is None:
+            state = self.family.step(self.encoder, state, point.layer)
+        else:
+            state = walk(self.gates, self.family, self.encoder, state, point.layer)
         deeper = len(self.exits) - point.number
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, 1 / (deeper + 1)))
@@ -60,7 +68,7 @@ class TorchStepper:
             # on the last layer BERxiT's LTE reads the ramp's pooler
             judged = features if head.ramp is None else head.ramp.features(state)
             uncertainty = torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
-        said = Said(point.number, point.layer, self.problem, head(features), uncertainty)
+        said = Said(point.number, point.layer, self.problem, head(features), uncertainty, state.kept)
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, said
@@ -90,15 +98,18 @@ class TorchStepper:
         """Where the weights are."""
         return next(self.encoder.parameters()).device
 
+    def _modules(self) -> list[tuple[str, nn.Module | None]]:
+        return [("backbone", self.encoder), ("exits", self.modules), ("gates", self.gates)]
+
     def weights(self) -> str:
         """The fingerprint of all weights, named as a model folder names them."""
-        parts = {"backbone": self.encoder, "exits": self.modules}
+        parts = {name: module for name, module in self._modules() if module is not None}
         return of_weights((f"{part}.{key}", value) for part in parts for key, value in parts[part].state_dict().items())
 
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Evaluation mode without gradients; the modules' mode comes back."""
-        before = [(module, module.training) for module in (self.encoder, self.modules)]
+        before = [(module, module.training) for _, module in self._modules() if module is not None]
         for module, _ in before:
             module.eval()
         try:

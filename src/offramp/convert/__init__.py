@@ -7,6 +7,7 @@
 | `berxit`      | BERxiT, with its LTE module                                 |
 | `elasticbert` | ElasticBERT: static, dynamic, released                      |
 | `pabee`       | PABEE on BERT and ALBERT                                    |
+| `ebert`       | EBERT on BERT and RoBERTa: classification, regression       |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from offramp.convert import elasticbert, highway, pabee
+from offramp.convert import ebert, elasticbert, highway, pabee
 from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions, read
 from offramp.errors import BadModel
 from offramp.files.faults import loading
@@ -47,6 +48,7 @@ KINDS: Registry[Kind] = Registry(
         Kind("berxit", "BERxiT", highway.convert),
         Kind("elasticbert", "ElasticBERT", elasticbert.convert),
         Kind("pabee", "PABEE", pabee.convert),
+        Kind("ebert", "EBERT", ebert.convert),
     ],
 )
 
@@ -70,8 +72,8 @@ def detect(checkpoint: Checkpoint) -> Kind:
         return KINDS["elasticbert"]
     if pabee.prefix_of(checkpoint) is not None:
         return KINDS["pabee"]
-    if any(".predictor." in key for key in checkpoint.weights):
-        raise BadModel(f"{checkpoint.folder} is an EBERT checkpoint; converting those is not supported yet.")
+    if ebert.prefix_of(checkpoint) is not None:
+        return KINDS["ebert"]
     raise BadModel(
         f"{checkpoint.folder} is of no known original ({', '.join(KINDS)}). "
         "An ordinary classifier gets exits with AdaptiveModel.from_backbone."

@@ -49,6 +49,7 @@ class ConvertOptions:
     layers: int | None = None  # ElasticBERT: only the first so many
     faithful: bool = False
     policy: str = "never"
+    pad_to: int | None = None  # EBERT: the length that its training padded rows to
 
 
 @dataclass(frozen=True)

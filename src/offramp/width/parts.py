@@ -1,0 +1,75 @@
+"""A transformer layer's parts under one set of names, whatever its family calls them; modules stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Parts", "like_bert", "like_distilbert"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a layer behind a LayerNorm is made of: attention, then two linear layers, each with its residual."""
+
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    out: nn.Linear
+    attention_dropout: float
+    out_dropout: nn.Module
+    attention_norm: nn.Module
+    up: nn.Linear
+    act: Callable[[Tensor], Tensor]
+    down: nn.Linear
+    down_dropout: nn.Module
+    norm: nn.Module
+    heads: int
+
+    @property
+    def head_size(self) -> int:
+        """Channels of one head."""
+        return self.query.out_features // self.heads
+
+
+def like_bert(layer: Any) -> Parts:
+    """BERT, RoBERTa, XLM-R, ELECTRA, ElasticBERT."""
+    inner, output = layer.attention.self, layer.attention.output
+    return Parts(
+        inner.query,
+        inner.key,
+        inner.value,
+        output.dense,
+        float(inner.dropout.p),
+        output.dropout,
+        output.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.dropout,
+        layer.output.LayerNorm,
+        int(inner.num_attention_heads),
+    )
+
+
+def like_distilbert(layer: Any) -> Parts:
+    """DistilBERT."""
+    inner, ffn = layer.attention, layer.ffn
+    return Parts(
+        inner.q_lin,
+        inner.k_lin,
+        inner.v_lin,
+        inner.out_lin,
+        float(inner.dropout.p),
+        nn.Identity(),
+        layer.sa_layer_norm,
+        ffn.lin1,
+        ffn.activation,
+        ffn.lin2,
+        ffn.dropout,
+        layer.output_layer_norm,
+        int(inner.n_heads),
+    )
