@@ -9,6 +9,7 @@ checked yet and why, and last `N passed, M failed`. Ends with 1 if anything fail
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
 from golden_case import Case, Check, claim, close, same
 from golden_data import checks_of_data
 from golden_ebert import checks_of_ebert, checks_of_ebert_flops, is_span
+from golden_ebert_training import checks_of_ebert_training
 from golden_flops import checks_of_flops
 from golden_losses import checks_of_losses
 from golden_training import checks_of_training
@@ -272,7 +274,7 @@ def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
     if kind == "ebert" and case.about.get("task") == "flops":
         return checks_of_ebert_flops
     if kind == "ebert" and has_checkpoint and not is_span(case):
-        return checks_of_ebert
+        return lambda case: itertools.chain(checks_of_ebert(case), checks_of_ebert_training(case))
     if kind in HIGHWAYS and not has_checkpoint:
         return checks_of_entropy if any("exact" in name for name in case.expected) else checks_of_counts
     if kind == "elasticbert" and variant in ("static", "released"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,17 @@ from offramp.width.counting import Blocks, blocks_of, report, terms
 from offramp.width.spec import width_of
 from offramp.width.walk import Watch, walk
 
-__all__ = ["checks_of_ebert", "checks_of_ebert_flops", "ours", "replay_noise"]
+__all__ = [
+    "checks_of_ebert",
+    "checks_of_ebert_flops",
+    "is_span",
+    "ours",
+    "relative",
+    "replay_noise",
+    "same_masks",
+    "set_width",
+    "watched",
+]
 
 
 def checks_of_ebert(case: Case) -> Iterator[Check]:
@@ -94,6 +105,11 @@ def checks_of_pass(case: Case, run: str, model: AdaptiveModel, batch: dict[str, 
     ):
         if (wanted := case.take(f"{run}{name}")) is not None:
             yield close(f"{run}{name}", torch.stack(got), wanted)
+    yield from same_masks(case, run, watch)
+
+
+def same_masks(case: Case, run: str, watch: Watch) -> Iterator[Check]:
+    """What gates kept, exactly."""
     for name, got in (("head_mask", watch.head_masks), ("ffn_mask", watch.channel_masks)):
         if (wanted := case.take(f"{run}{name}")) is not None:
             yield same(f"{run}{name}", torch.stack(got).round(), wanted.round())
@@ -145,7 +161,7 @@ def checks_of_gradients(case: Case, run: str, model: AdaptiveModel) -> Iterator[
         return
     model.zero_grad()
     _, total = loss_of(case, model)
-    total.backward()
+    total.backward()  # type: ignore[no-untyped-call]
     yield from compare_gradients(case, run, model, names)
 
 
@@ -173,7 +189,12 @@ def replay_noise(model: AdaptiveModel, heads: Tensor, channels: Tensor) -> None:
     assert model.gates is not None
     for layer in range(1, model.config.num_layers + 1):
         for gate, noise in zip(model.gates.of(layer), (heads[layer - 1], channels[layer - 1]), strict=True):
-            gate.draw = lambda _, noise=noise: noise
+            gate.draw = partial(recorded, noise)
+
+
+def recorded(noise: Tensor, like: Tensor) -> Tensor:
+    """What stands in the place of new noise."""
+    return noise
 
 
 def checks_of_noise(case: Case) -> Iterator[Check]:
@@ -202,9 +223,7 @@ def checks_of_pass_once(case: Case, model: AdaptiveModel) -> Iterator[Check]:
     for name, got in (("head_gate_logits", watch.head_logits), ("ffn_gate_logits", watch.channel_logits)):
         if (wanted := case.take(f"noisy/{name}")) is not None:
             yield close(f"noisy/{name}", torch.stack(got), wanted)
-    for name, got in (("head_mask", watch.head_masks), ("ffn_mask", watch.channel_masks)):
-        if (wanted := case.take(f"noisy/{name}")) is not None:
-            yield same(f"noisy/{name}", torch.stack(got).round(), wanted.round())
+    yield from same_masks(case, "noisy/", watch)
 
 
 def checks_of_report(case: Case, model: AdaptiveModel) -> Iterator[Check]:
@@ -247,7 +266,8 @@ def checks_of_ebert_flops(case: Case) -> Iterator[Check]:
         sizes = (config["num_hidden_layers"], config["num_attention_heads"], config["intermediate_size"])
         blocks = Blocks(*sizes, config["hidden_size"], 64, 12, config["intermediate_size"])
         heads = case.inputs[f"{name}/head_times"].double() / run["samples"]
-        channels = case.inputs[f"{name}/ffn_kept_per_layer"].double()
+        times = case.inputs[f"{name}/ffn_kept_per_layer"].double()  # of each of a layer's channels
+        channels = times / run["samples"] * config["intermediate_size"]
         for length in run["lengths"]:
             made = report(heads.sum(-1), channels, length, blocks, True)
             numbers = {

@@ -28,8 +28,8 @@ from offramp.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.backends.replay import Replay
 from offramp.backends.torch import TorchStepper
 from offramp.batching import Text
-from offramp.config import AdaptiveConfig
-from offramp.errors import BadModel
+from offramp.config import AdaptiveConfig, gated_families
+from offramp.errors import BadModel, BadValue
 from offramp.exits import Exits
 from offramp.files.faults import loading
 from offramp.files.writing import as_usual, write_together
@@ -40,6 +40,7 @@ from offramp.runner import Runner
 from offramp.stepper import Said
 from offramp.thresholds import Threshold
 from offramp.width.gates import Gates
+from offramp.width.spec import width_of
 
 __all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
@@ -84,6 +85,7 @@ class AdaptiveModel(PreTrainedModel):
         self.gates = gates_of(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._hub_options: dict[str, Any] = {}
+        self.gates_are_open = False  # nothing is pruned; set while a model with gates learns its task, not saved
         self.gradient_equilibrium = False  # in training, see TorchStepper; set by a recipe, not saved
         self.post_init()
 
@@ -250,7 +252,28 @@ class AdaptiveModel(PreTrainedModel):
         """The backbone and its exits as the loop sees them."""
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
-        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium, self.gates)
+        gates = None if self.gates_are_open else self.gates
+        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium, gates)
+
+    def add_gates(self, width: dict[str, Any]) -> None:
+        """Give every layer fresh gates; about half of what they prune is pruned until they are trained."""
+        if self.gates is not None:
+            raise BadValue(f"{self.name_or_path or 'The model'} has gates already; start from a model without.")
+        if not self.config.family.has_gates:
+            raise BadValue(
+                f"Gates do not fit the layers of {self.config.family.name}; they fit {', '.join(gated_families())}."
+            )
+        asked = width_of(width)
+        assert asked is not None
+        asked.check(self.config.num_heads, self.config.num_channels)
+        self.config.width = asked.to_dict()
+        self.gates = gates_of(self.config)
+        assert self.gates is not None
+        for module in self.gates.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=self.config.initializer_range)
+                nn.init.zeros_(module.bias)
+        self.gates.to(self.device)
 
     def runner(self, max_length: int | None = None) -> Runner:
         """The model with its tokenizer, as everything above the loop takes it."""

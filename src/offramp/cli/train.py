@@ -70,7 +70,8 @@ def _add_recipe_option(group: argparse._ArgumentGroup, name: str, option: Field[
     if option.type == "bool":
         group.add_argument(flag, action="store_true", default=None, help=whose + about)
         return
-    kind: Callable[[str], Any] = float if option.type == "float" else str
+    kinds: dict[str, Callable[[str], Any]] = {"float": float, "int": int}
+    kind = kinds.get(str(option.type), str)
     choices = option.metadata["choices"]
     group.add_argument(
         flag,

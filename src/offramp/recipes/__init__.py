@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from offramp.errors import BadValue
 from offramp.recipes.berxit import Alternating, LearnedExits, SelfDistillation
+from offramp.recipes.ebert import Ebert
 from offramp.recipes.joint import ElasticBert, Joint, Mixed, Pabee
 from offramp.recipes.recipe import Published, Recipe, Stage
 from offramp.recipes.romebert import RomeBert, RomeBertProjected
@@ -36,6 +37,7 @@ RECIPES: Registry[type[Recipe]] = Registry(
         LearnedExits,
         SelfDistillation,
         Mixed,
+        Ebert,
     ],
 )
 
@@ -57,11 +59,11 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
     return RECIPES[name](**(options or {}))
 
 
-WORDS = {"float": "a number", "bool": "true or false", "str": "a word"}
+WORDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a word"}
 
 
 def _fits(option: Field[Any], value: Any) -> bool:
-    kinds: dict[str, tuple[type, ...]] = {"float": (float, int), "bool": (bool,), "str": (str,)}
+    kinds: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
     return isinstance(value, kinds[str(option.type)]) and (option.type == "bool" or not isinstance(value, bool))
 
 
@@ -72,5 +74,7 @@ def check(recipe: Recipe, config: AdaptiveConfig) -> None:
         raise BadValue(f"Recipe {recipe.name} does not fit a {config.problem.title}: it is for {fits}.")
     if len(config.exit_specs) == 1 and not recipe.only_last:
         raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add --exits.")
+    if config.width is not None and recipe.width() is None:
+        raise BadValue(f"Recipe {recipe.name} does not train gates, and the model has some; use ebert, or one without.")
     if recipe.lte and not config.lte:
         raise BadValue(f"Recipe {recipe.name} trains the learning-to-exit module, which this model does not have.")

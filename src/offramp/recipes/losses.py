@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.problems import Problem
+from offramp.width.counting import Terms
 
 __all__ = [
     "BatchOutputs",
@@ -22,6 +23,7 @@ __all__ = [
     "joint",
     "last_exit",
     "lte",
+    "narrowing",
     "soft_labels",
     "summed_soft_labels",
 ]
@@ -37,6 +39,7 @@ class BatchOutputs:
     uncertainty: Sequence[Tensor] = ()  # L times (rows,)
     weights: Tensor | None = None  # (classes,)
     smoothing: float = 0.0
+    width: Terms | None = None  # with gates: what pulls them to their target
 
     def loss(self, index: int) -> Tensor:
         """One exit's own loss; its index from 0."""
@@ -46,6 +49,13 @@ class BatchOutputs:
 def last_exit(batch: BatchOutputs) -> Tensor:
     """The full model's loss alone: the ordinary baseline, and DeeBERT's first stage."""
     return batch.loss(-1)
+
+
+def narrowing(batch: BatchOutputs) -> Tensor:
+    """EBERT's three terms: the operations saved, and each layer's heads and channels, against the target."""
+    if batch.width is None:
+        raise AssertionError("a model without gates has no width")
+    return batch.width.total
 
 
 def early_exits(batch: BatchOutputs) -> Tensor:

@@ -35,6 +35,8 @@ class Stage:
     equilibrium: bool = False  # ElasticBERT's rescaled gradients
     # RomeBERT's projection: the batch's loss in two parts, the reference first
     parts: Callable[[BatchOutputs], tuple[Tensor, Tensor]] | None = None
+    gates: str = "on"  # a width model's: on; open: nothing is pruned; live: noisy and counting though they are frozen
+    only_fresh: bool = False  # left out where the last head was trained already
     judged_by: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
 
 
@@ -69,6 +71,14 @@ class Recipe(ABC):
     problems: ClassVar[tuple[str, ...] | None] = None  # the kinds of answer that it is for; None: all
 
     faithful: bool = option(False, "train as the original did, quirks and all")
+
+    def width(self) -> dict[str, Any] | None:
+        """The gates that its models get; None: none."""
+        return None
+
+    def gate_rate(self, usual: float) -> float | None:
+        """The gates' own learning rate, which has no schedule; None: they learn like the rest."""
+        return None
 
     @abstractmethod
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:

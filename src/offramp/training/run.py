@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ def _train(settings: Settings, processes: PartialState, resume: bool, overwrite:
     recipe = make(settings.recipe, settings.recipe_options)
     set_seed(settings.seed)
     model = build(settings, recipe, data.task)
+    if (width := recipe.width()) is not None:
+        model.add_gates(width)
     data = reorder_labels(data, model.config.labels)
     check(recipe, model.config)
     job = Job(settings, recipe, model, data)
@@ -199,7 +201,13 @@ class Job:
         self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
         self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)
-        self.stages = recipe.stages(model.config, settings.task)
+        is_fresh = model.config.num_layers in model.exits.untrained()
+        self.stages = tuple(
+            stage for stage in recipe.stages(model.config, settings.task) if is_fresh or not stage.only_fresh
+        )
+        if model.gates is not None and model.gates.width.first == "all":  # rows are padded as far as they may be long
+            model.gates.width = replace(model.gates.width, pad_to=length)
+            model.config.width = model.gates.width.to_dict()
         self.epochs = self._epochs()
         self.weighing = self._weighing()
         for stage in self.stages:  # whatever is wrong with them is said now
@@ -334,7 +342,7 @@ class Job:
 
     def _release(self) -> None:
         """Undo what a stage did to the model beyond its weights."""
-        self.model.gradient_equilibrium = False
+        self.model.gradient_equilibrium = self.model.gates_are_open = False
         for value in self.model.parameters():
             value.requires_grad_(True)
             value.grad = None

@@ -24,6 +24,7 @@ from offramp.recipes import Recipe, Stage
 from offramp.recipes.losses import BatchOutputs
 from offramp.recipes.projection import Projection, project
 from offramp.training.examples import GroupedOrder
+from offramp.width.counting import Terms, blocks_of, terms
 
 __all__ = ["ExitTrainer", "Weighing"]
 
@@ -61,6 +62,8 @@ class ExitTrainer(Trainer):
         self.projection: Projection | None = None  # of the last batch
         self._micro = 0  # batches since the last update
         model.gradient_equilibrium = stage.equilibrium
+        model.gates_are_open = stage.gates == "open"
+        self.width: dict[str, Any] | None = None  # of the last batch
         options["args"]._n_gpu = min(1, options["args"].n_gpu)  # several GPUs: torchrun, not DataParallel
         super().__init__(model=model, **options)
         self.model_accepts_loss_kwargs = False
@@ -81,7 +84,27 @@ class ExitTrainer(Trainer):
             [said.uncertainty for said in trained if said.uncertainty is not None],
             None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
             self.weighing.label_smoothing,
+            self._width(trained[-1].kept, inputs),
         )
+
+    def _width(self, kept: Tensor | None, inputs: Mapping[str, Any]) -> Terms | None:
+        """What pulls gates to their target; noted for the log."""
+        width = self.model.config.gating
+        if kept is None or width is None:
+            return None
+        real = inputs["attention_mask"].sum(1)
+        lengths = max(width.pad_to or 0, inputs["input_ids"].shape[1]) if width.flops == "original" else real
+        made = terms(kept, lengths, blocks_of(self.model.config), width.prune)
+        heads, channels = kept.detach().mean(0).T.tolist()
+        self.width = {
+            "width_ratio": 1 - made.sparsity.item(),
+            "width_flops_term": made.flops.item(),
+            "width_heads_term": made.heads.item(),
+            "width_channels_term": made.channels.item(),
+            "width_heads": heads,  # kept per layer, on the batch's average
+            "width_channels": channels,
+        }
+        return made
 
     def step_in_epoch(self) -> int:
         """The index of this batch in its epoch, from 0; right after a resume, too."""
@@ -177,15 +200,16 @@ class ExitTrainer(Trainer):
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """What the optimiser holds: the stage's parameters."""
         decayed = set(self.get_decay_parameter_names(model))
-        groups: dict[tuple[float, float], dict[str, Any]] = {}
+        groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
         for name, value in model.named_parameters():
             name = name.removeprefix("module.")
             if not value.requires_grad or not self.stage.trains(name):
                 continue
-            rate = self._rate(name)
-            decay = self.args.weight_decay if name in decayed else 0.0
-            group = groups.setdefault((rate, decay), {"params": [], "lr": rate, "weight_decay": decay})
-            group["params"].append(value)
+            own = self.recipe.gate_rate(self.args.learning_rate) if name.startswith("gates.") else None
+            rate = self._rate(name) if own is None else own
+            decay = self.args.weight_decay if name in decayed and own is None else 0.0
+            new: dict[str, Any] = {"params": [], "lr": rate, "weight_decay": decay, "constant": own is not None}
+            groups.setdefault((rate, decay, own is not None), new)["params"].append(value)
         return list(groups.values())
 
     def _rate(self, name: str) -> float:
@@ -207,6 +231,7 @@ class ExitTrainer(Trainer):
                 num_warmup_steps=warmup if warmup >= 1 else warmup * num_training_steps,
                 num_training_steps=num_training_steps,
             )
+            _hold_constant(self.lr_scheduler)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -244,6 +269,8 @@ class ExitTrainer(Trainer):
                 "gr_reference_norm": self.projection.reference / scale,
                 "gr_other_norm": self.projection.projected / scale,
             }
+        if self.width is not None and "loss" in logs:
+            logs |= self.width
         super().log(logs, start_time)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -254,6 +281,21 @@ class ExitTrainer(Trainer):
         except CannotWrite:
             shutil.rmtree(folder, ignore_errors=True)  # a torn one is of no use, and the disk is full
             raise
+
+
+def _hold_constant(schedule: Any) -> None:
+    """Groups that ask for it keep their rate."""
+    groups = schedule.optimizer.param_groups
+    held = [place for place, group in enumerate(groups) if group.get("constant")]
+    for place in held:
+        if not hasattr(schedule, "lr_lambdas"):
+            raise BadValue("The gates' rate has no schedule; choose a schedule such as linear, cosine or constant.")
+        schedule.lr_lambdas[place] = _one
+        groups[place]["lr"] = schedule._last_lr[place] = schedule.base_lrs[place]
+
+
+def _one(step: int) -> float:
+    return 1.0
 
 
 class Epochs(TrainerCallback):
@@ -274,6 +316,8 @@ def _freeze(model: AdaptiveModel, stage: Stage) -> list[nn.Module]:
     if not stage.freezes:
         return []
     parts = {"backbone": model.backbone} | {f"exits.{name}": head for name, head in model.exits.items()}
+    if model.gates is not None and stage.gates != "live":
+        parts["gates"] = model.gates
     return [module for module in parts.values() if not _learns(module)]
 
 
