@@ -130,9 +130,20 @@ def _all_checkpoints(args: argparse.Namespace, options: Any) -> int:
 
 def summary(results: dict[str, Any]) -> str:
     """The tables, and what the chosen point gives."""
-    from offramp.report.tables import exits_table, headline, live_table, policies_table, promise_and_sample
+    from offramp.report.tables import (
+        exits_table,
+        headline,
+        live_table,
+        policies_table,
+        promise_and_sample,
+        width_table,
+    )
 
-    parts = [exits_table(results), "times fewer layers than the full model, by answers that may differ from its:"]
+    parts = [
+        exits_table(results),
+        *filter(None, [width_table(results)]),
+        "times fewer layers than the full model, by answers that may differ from its:",
+    ]
     parts += [policies_table(results), headline(results)]
     if promise := promise_and_sample(results):
         parts.append(promise)

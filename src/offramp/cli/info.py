@@ -56,6 +56,7 @@ def describe(config: AdaptiveConfig) -> dict[str, Any]:
         "policy": str(config.exit_policy),
         "promise": config.calibrated["sentence"] if config.calibrated else None,
         "max_length": config.max_tokens,
+        "width": config.width,
         "exits": config.exits,
         "lte": config.lte,
         "ramp": config.ramp,
@@ -81,6 +82,11 @@ def _written(name: str, facts: dict[str, Any]) -> str:
     if facts["max_length"]:
         lines.append(f"  texts       up to {facts['max_length']} tokens; the rest is cut")
     lines.append(f"  this CPU    {_short_types(facts['machine']['short types'])}")
+    if width := facts["width"]:
+        lines.append(
+            f"  width       gates on heads ({width['heads']}, groups of {width['head_group']}) and channels "
+            f"({width['channels']}, blocks of {width['block']}), for {width['target']:.0%} of the operations"
+        )
     if facts["lte"]:
         lines.append("  lte         yes: policy learned can be used")
     if facts["ramp"]:

@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
@@ -24,9 +27,11 @@ from offramp.report.page import render
 from offramp.runner import Runner
 from offramp.tasks.rows import TaskRows
 from offramp.traces.about import check_labels, check_trace, of_data
+from offramp.traces.operations import saved_by_width
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
+from offramp.width.counting import blocks_of
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
 
@@ -131,6 +136,7 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         "elue": {"length": options.elue_length, "track": track(trace.about["model"]["parameters"])},
         "examples": extremes(trace, data, policy),
         "calibration": config.calibrated if policy == config.exit_policy else None,
+        "width": width_of_rows(config, trace),
     }
     if options.live:
         results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))])
@@ -138,6 +144,23 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
     return results
+
+
+def width_of_rows(config: AdaptiveConfig, trace: Trace) -> dict[str, Any] | None:
+    """What gates kept of the full width, per layer and of all operations; None without gates."""
+    if trace.kept is None:
+        return None
+    rows = len(trace)
+    full = blocks_of(config, "exact").full(np.asarray(trace.lengths, dtype=np.float64))
+    saved = saved_by_width(config, trace.lengths, np.asarray(trace.kept))[:, -1]
+    heads, channels = np.asarray(trace.kept, dtype=np.float64).sum(0).T / rows
+    return {
+        "target": None if config.gating is None else config.gating.target,
+        "ratio": float(1 - saved.sum() / full.sum()),  # of the layers' operations, gates counted
+        "heads": [round(float(one), 3) for one in heads],
+        "channels": [round(float(one), 1) for one in channels],
+        "of": {"heads": config.num_heads, "channels": config.num_channels},
+    }
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:

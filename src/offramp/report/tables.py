@@ -14,6 +14,7 @@ __all__ = [
     "percent",
     "policies_table",
     "promise_and_sample",
+    "width_table",
 ]
 
 OTHER_ANSWERS = (0.005, 0.01, 0.02, 0.05)  # shares of answers that differ from the full model's
@@ -66,6 +67,20 @@ def policies_table(results: Mapping[str, Any]) -> str:
             cells.append("–" if best is None else f"{best['speedup']:.2f} ×{shown}")
         rows.append([name, *cells])
     return aligned(head, rows)
+
+
+def width_table(results: Mapping[str, Any]) -> str | None:
+    """Heads and channels that rows keep, layer by layer; None without gates."""
+    width = results.get("width")
+    if not width:
+        return None
+    rows = [
+        ["heads", *(f"{one:.1f}" for one in width["heads"]), f"of {width['of']['heads']}"],
+        ["channels", *(f"{one:,.0f}" for one in width["channels"]), f"of {width['of']['channels']:,}"],
+    ]
+    head = ["kept in layer", *(str(layer) for layer in range(1, len(width["heads"]) + 1)), ""]
+    target = "" if width["target"] is None else f" (target {percent(width['target'])} %)"
+    return f"{aligned(head, rows)}\n{percent(width['ratio'])} % of the layers' operations are left{target}."
 
 
 def live_table(results: Mapping[str, Any]) -> str:

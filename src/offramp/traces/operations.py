@@ -20,8 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from offramp.config import AdaptiveConfig
 from offramp.model import AdaptiveModel
+from offramp.width.counting import blocks_of
 
-__all__ = ["Operations", "count_operations", "count_parameters"]
+__all__ = ["Operations", "count_operations", "count_parameters", "saved_by_width"]
 
 LENGTHS = (4, 8, 12, 16)
 
@@ -48,6 +49,17 @@ def count_operations(config: AdaptiveConfig) -> Operations:
     model = _without_weights(config)
     counts = np.array([_count(model, length) for length in lengths], dtype=np.float64)  # (lengths, 2, exits)
     return Operations(_quadratic(lengths, counts[:, 0]), _quadratic(lengths, counts[:, 1]))
+
+
+def saved_by_width(config: AdaptiveConfig, lengths: NDArray[Any], kept: NDArray[Any]) -> NDArray[np.float64]:
+    """What rows leave out up to each exit, (rows, exits): their pruned heads and channels less what the gates cost."""
+    blocks = blocks_of(config, "exact")
+    length = np.asarray(lengths, dtype=np.float64)[:, None]
+    heads, channels = blocks.heads - kept[..., 0], blocks.channels - kept[..., 1]  # (rows, layers)
+    each = heads * blocks.head(length) + channels * blocks.channel(length)
+    each -= blocks.head_predictor + blocks.channel_predictor
+    saved: NDArray[np.float64] = np.cumsum(each, axis=1)[:, [point.layer - 1 for point in config.exit_points]]
+    return saved
 
 
 def count_parameters(config: AdaptiveConfig) -> int:
@@ -79,7 +91,7 @@ def _count(model: AdaptiveModel, length: int) -> list[list[int]]:
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         state = stepper.embed(batch)
         for point in stepper.exits:
-            state = family.step(model.backbone, state, point.layer)
+            state = family.step(model.backbone, state, point.layer)  # at full width, whatever the gates
             before = counter.get_total_flops()
             state, _ = stepper.advance(state, point)  # the layers are behind it: the head alone
             spent.append(counter.get_total_flops())

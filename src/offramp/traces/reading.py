@@ -18,7 +18,7 @@ __all__ = ["FORMAT", "read_trace"]
 
 FORMAT = "offramp trace 2"
 DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U64": np.uint64}
-FLOATS = ("logits", "spent", "heads", "uncertainty")
+FLOATS = ("logits", "spent", "heads", "uncertainty", "kept")
 BLOCK = 1 << 16  # rows that are looked at together
 NEEDED = ("logits", "spent", "heads", "lengths", "hashes")
 # what readers rely on: where it stands in the header, and of which type it is
@@ -91,7 +91,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     rows, exits, classes = len(logits), len(model["layers"]), len(model["labels"])
     shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, classes)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
-    shapes |= dict.fromkeys(("lengths", "hashes"), (rows,))
+    shapes |= dict.fromkeys(("lengths", "hashes"), (rows,)) | {"kept": (rows, model["depth"], 2)}
     for name, array in arrays.items():
         expected = shapes.get(name, (rows, *array.shape[1:]))
         fits = array.shape == expected and array.ndim <= 3

@@ -22,7 +22,7 @@ from offramp.runner import Runner
 from offramp.stepper import ExitPoint
 from offramp.traces.about import DataPrint, describe
 from offramp.traces.hashes import hashes_of
-from offramp.traces.operations import count_operations, count_parameters
+from offramp.traces.operations import count_operations, count_parameters, saved_by_width
 from offramp.traces.reading import FORMAT, read_trace
 from offramp.traces.trace import Trace
 
@@ -88,8 +88,14 @@ def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | 
         if batches[0][0].uncertainty is not None:
             parts.add("uncertainty", _stacked([[said.uncertainty for said in every] for every in batches])[chunk.back])
         lengths = chunk.ids.lengths
-        for name, array in zip(("spent", "heads"), operations.at(lengths), strict=True):
-            parts.add(name, array)
+        spent, heads = operations.at(lengths)
+        if batches[0][-1].kept is not None:
+            each = [every[-1].kept for every in batches]
+            kept = torch.cat([one for one in each if one is not None]).float().cpu().numpy()[chunk.back]
+            parts.add("kept", kept)
+            spent -= saved_by_width(runner.config, lengths, kept)
+        parts.add("spent", spent)
+        parts.add("heads", heads)
         parts.add("lengths", lengths)
         parts.add("hashes", hashes_of(chunk.texts))
         data.add(chunk.texts)

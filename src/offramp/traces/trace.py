@@ -10,6 +10,7 @@ The file is safetensors with a JSON header, so anything reads it and nothing in 
 | `lengths`     | (rows,)                  | real tokens                                                  |
 | `hashes`      | (rows,)                  | of the texts: who was trained on, who was held out           |
 | `uncertainty` | (rows, exits)            | LTE's estimate that the exit is wrong, where the model has one |
+| `kept`        | (rows, layers, 2)        | heads and channels that the row ran, with gates               |
 | `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; where the data have some  |
 | `reference`   | as answers are           | another model's answers, which disagreement is measured against |
 
@@ -36,7 +37,7 @@ from offramp.stepper import ExitPoint, Said, Shape, points_on
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
 BLOCK = 1 << 16  # rows that are replayed together
-PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "labels", "reference")
+PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "labels", "reference")
 
 Array = NDArray[Any]
 
@@ -61,6 +62,7 @@ class Trace:
     lengths: Array
     hashes: Array
     uncertainty: Array | None = None
+    kept: Array | None = None
     labels: Array | None = None
     reference: Array | None = None
 

@@ -75,6 +75,7 @@ class Gates(nn.ModuleDict):
         super().__init__()
         width.check(heads, channels)
         self.width = width
+        self.skips = "auto"  # what is pruned is left out where that is faster; always, never: for tests and benchmarks
         for layer in range(1, layers + 1):
             prune = width.prune
             self[str(layer)] = nn.ModuleDict(

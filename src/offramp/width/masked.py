@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from offramp.width.gates import Gate
 from offramp.width.parts import Parts
 
-__all__ = ["attend", "feed", "split_heads"]
+__all__ = ["attend", "feed", "split_heads", "spread"]
 
 
 def split_heads(made: Tensor, heads: int) -> Tensor:
@@ -31,7 +30,6 @@ def feed(parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
     return parts.norm(parts.down_dropout(parts.down(inner)) + hidden)
 
 
-def spread(gate: Gate, logits: Tensor, times: int) -> Tensor:
-    """A gate's mask, each unit's value for all that it stands for."""
-    mask = gate.mask(logits)
+def spread(mask: Tensor, times: int) -> Tensor:
+    """Each unit's value for all that it stands for."""
     return mask if times == 1 else mask.repeat_interleave(times, dim=-1)

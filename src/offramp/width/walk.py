@@ -11,6 +11,8 @@ from torch import Tensor
 from offramp.backbones import Family, Inside
 from offramp.width.gates import Gates
 from offramp.width.masked import attend, feed, spread
+from offramp.width.parts import Parts
+from offramp.width.skipping import Kept, attend_kept, feed_kept, pays
 
 __all__ = ["Watch", "walk"]
 
@@ -24,30 +26,63 @@ class Watch:
         self.head_masks: list[Tensor] = []
         self.channel_masks: list[Tensor] = []
 
+    def add(self, head_logits: Tensor, channel_logits: Tensor, head_mask: Tensor, channel_mask: Tensor) -> None:
+        """One layer more."""
+        self.head_logits.append(head_logits)
+        self.channel_logits.append(channel_logits)
+        self.head_masks.append(head_mask)
+        self.channel_masks.append(channel_mask)
+
 
 def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int, watch: Watch | None = None) -> Inside:
     """Run the layers up to `depth`, each row with the heads and channels that its gates keep."""
-    width, training = gates.width, encoder.training
+    width = gates.width
     for index in range(inside.depth, depth):
         parts = family.parts(encoder, index)
         heads, channels = gates.of(index + 1)
-        read = _first(inside) if index == 0 else inside.hidden[:, 0]
-        head_logits = heads(read)
-        head_mask = spread(heads, head_logits, width.head_group)
-        hidden = attend(parts, inside.hidden, inside.attention, head_mask, training)
+        head_logits = heads(_first(inside) if index == 0 else inside.hidden[:, 0])
+        head_mask = heads.mask(head_logits)
+        hidden = _attend(gates, parts, inside, head_mask, encoder.training)
         channel_logits = channels(hidden[:, 0])
-        channel_mask = spread(channels, channel_logits, width.block)
-        hidden = feed(parts, hidden, channel_mask)
-        kept = torch.stack([head_mask.sum(-1), channel_mask.sum(-1)], dim=-1).unsqueeze(1)
+        channel_mask = channels.mask(channel_logits)
+        hidden = _feed(gates, parts, hidden, channel_mask)
+        each = [head_mask.sum(-1) * width.head_group, channel_mask.sum(-1) * width.block]
+        kept = torch.stack(each, dim=-1).unsqueeze(1)
         if inside.kept is not None:
             kept = torch.cat([inside.kept, kept], dim=1)
         if watch is not None:
-            watch.head_logits.append(head_logits)
-            watch.channel_logits.append(channel_logits)
-            watch.head_masks.append(head_mask)
-            watch.channel_masks.append(channel_mask)
+            watch.add(head_logits, channel_logits, head_mask, channel_mask)
         inside = replace(inside, hidden=hidden, depth=index + 1, kept=kept)
     return inside
+
+
+def _attend(gates: Gates, parts: Parts, inside: Inside, mask: Tensor, training: bool) -> Tensor:
+    hidden, group = inside.hidden, gates.width.head_group
+    kept = _to_skip(gates, mask)
+    if kept is not None:
+        length, size = hidden.shape[1:]
+        unit = group * parts.head_size * (8 * size + 4 * length)
+        if gates.skips == "always" or pays(kept, length, unit, size):
+            return attend_kept(parts, hidden, inside.attention, kept, group)
+    return attend(parts, hidden, inside.attention, spread(mask, group), training)
+
+
+def _feed(gates: Gates, parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
+    block = gates.width.block
+    kept = _to_skip(gates, mask)
+    if kept is not None:
+        length, size = hidden.shape[1:]
+        if gates.skips == "always" or pays(kept, length, 4 * size * block, size):
+            return feed_kept(parts, hidden, kept, block)
+    return feed(parts, hidden, spread(mask, block))
+
+
+def _to_skip(gates: Gates, mask: Tensor) -> Kept | None:
+    """What rows keep, on the host; None where nothing is to be left out: in training, and off the CPU."""
+    if gates.skips == "never" or torch.is_grad_enabled() or mask.device.type != "cpu":
+        return None
+    kept: Kept = mask.numpy() > 0.5 if mask.dtype != torch.bfloat16 else mask.float().numpy() > 0.5
+    return kept
 
 
 def _first(inside: Inside) -> Tensor:
