@@ -11,18 +11,19 @@ import os
 import random
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests import odd_labels
 from tests.reviews import rows
 
+PIPE = 60_000  # bytes that a pipe holds
 HUGE = 3_000_000  # characters of a cell that is too long for anybody
 TEXTS = ["", " ", "\t", 'say "good"', '"', "a, b, c", "a\tb", "one\ntwo", "one\r\ntwo", "\r", "a\0b", "\0", "a\u2028b"]
 TEXTS += ["a\x85b", "\ufeffgood", "é", "💥", "العربية", "e\u0301" * 50, "nan", "=1+1", "[]", "{}", '{"text": 1}', "'"]
 TEXTS += ["<b>bold</b></script>", "\x1b[31mred", "%s %d {0}", "\\", "good " * 3000, "\u200b", "\x7f", "[CLS] [SEP]"]
-ENDS = ["\n", "\n", "\n", "\r\n", "\r"]
+ENDS = ["\n"] * 6 + ["\r\n", "\r\n", "\r"]
 HEADERS = [["text", "label"]] * 6 + [["sentence", "label"], ["label", "text"], ["text"], ["label"], ["Text", "Label"]]
 HEADERS += [["text", "label", "text"], ["text", "label", "label"], [" text", " label "], ["", "label"], ["", ""]]
 HEADERS += [["text", "label", "id", "note"], ["\ufefftext", "label"], ["text;label"], ["texte", "étiquette"], []]
@@ -36,7 +37,9 @@ class Dirty:
     name: str
     told: str
     kind: str
-    columns: list[str] = field(default_factory=list)
+    columns: list[str]
+    content: bytes
+    rows: int | None  # where nothing was done to them
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -253,19 +256,37 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
 def _fed(file: Path) -> str:
     """A pipe with the content in it, as `<(cat FILE)` gives one."""
     reading, writing = os.pipe()
-    os.write(writing, file.read_bytes()[:60_000])  # what a pipe holds
+    os.write(writing, file.read_bytes()[:PIPE])
     os.close(writing)
     return f"/dev/fd/{reading}"
 
 
-def write_dirty(folder: Path, chance: random.Random, labels: str = "usual") -> Dirty:
-    """A file in that folder; `labels` are usual or odd."""
-    count = chance.choice([0, 1, 2, 3, 12, 60, 60, 60, 60])
-    odd = labels == "odd"
-    column, told = odd_labels.column(chance, count) if odd else (odd_labels.usual(count), f"{count} rows")
-    header = ["text", "label"] if odd or chance.random() < 0.5 else chance.choice(HEADERS)
+def mangled(file: Path, chance: random.Random) -> tuple[str, str]:
+    """A file with something done to its bytes, or to a few of its cells."""
+    how = chance.choice([*MANGLES, *["cells"] * 10])
+    if how in MANGLES:
+        file.write_bytes(MANGLES[how](file.read_bytes(), chance))
+        return str(file), how
+    mark = "," if file.suffix == ".csv" else "\t"
+    table = [line.split(mark) for line in file.read_text("utf-8").splitlines()]
+    for row in chance.sample(table, min(len(table), chance.choice([1, 1, 3]))):
+        row[chance.randrange(len(row))] = str(chance.choice([*TEXTS, odd_labels.column(chance, 1)[0][0], 0, -1, 2]))
+    file.write_bytes("\n".join(mark.join(row) for row in table).encode("utf-8", "surrogatepass"))
+    return str(file), how
+
+
+def _table(chance: random.Random, odd: bool) -> tuple[list[list[Any]], str]:
+    """A header and rows; odd are either the labels or the rest."""
+    count = chance.choice([0, 1, 2, 3, 12, 60, 60, 60, 60, 60])
+    labels, told = odd_labels.column(chance, count) if odd else (odd_labels.usual(count), f"{count} rows")
+    header = ["text", "label"] if odd or chance.random() < 0.6 else chance.choice(HEADERS)
     texts = [text for text, _ in rows(count, 5)] if odd else _texts(chance, count)
-    table = [header, *(_cells(header, text, label) for text, label in zip(texts, column, strict=True))]
+    return [header, *(_cells(header, text, label) for text, label in zip(texts, labels, strict=True))], told
+
+
+def write_dirty(folder: Path, chance: random.Random, labels: str = "usual", moves: bool = True) -> Dirty:
+    """A file in that folder; `labels` are usual or odd."""
+    table, told = _table(chance, odd := labels == "odd")
     kind = chance.choice(["csv", "csv", "jsonl", "jsonl", "parquet"] if odd else ["csv"] * 4 + [*FORMATS, "parquet"])
     if kind == "parquet":
         ending, (content, how) = ".parquet", _as_parquet(table, chance)
@@ -273,15 +294,16 @@ def write_dirty(folder: Path, chance: random.Random, labels: str = "usual") -> D
         ending, write = FORMATS[kind]
         text, how = write(table, chance)
         content = text.encode("utf-8", "surrogatepass")
-    told = f"{kind} {header} {how}, {told}"
+    told = f"{kind} {table[0]} {how}, {told}"
+    whole = (kind == "parquet" or how in ("objects", r"quoted '\n'", r"all '\r\n'")) and len(content) < PIPE
+    if not odd and chance.random() < 0.35:
+        mangle = chance.choice([*MANGLES])
+        content, told, whole = MANGLES[mangle](content, chance), f"{told}, {mangle}", False
     folder.mkdir(exist_ok=True)
     file = folder / f"dirty{ending}"
-    if not odd and chance.random() < 0.45:
-        mangle = chance.choice([*MANGLES])
-        content, told = MANGLES[mangle](content, chance), f"{told}, {mangle}"
     file.write_bytes(content)
     name = str(file.relative_to(Path.cwd()))
-    if not odd and chance.random() < 0.2:
+    if moves and not odd and chance.random() < 0.2:
         name, where = _moved(file, chance)
-        told = f"{told}, {where}"
-    return Dirty(name, told, kind, header)
+        told, whole = f"{told}, {where}", whole and where == "through a pipe"
+    return Dirty(name, told, kind, table[0], content, len(table) - 1 if whole else None)

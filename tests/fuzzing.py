@@ -86,13 +86,28 @@ def judge(case: Case, outcome: Outcome) -> list[str]:
     """What is wrong with how a call ended."""
     streams = case.command == "predict" and case.stdout == "kept"
     found = outcome.faults((0, 1, 2) if case.command == "calibrate" else (0, 2), case.command == "train", streams)
-    if case.stdout == "closed" and outcome.code is not None and not outcome.trace:
-        found = [fault for fault in found if "prints a result" not in fault]
+    if case.stdout == "closed" and outcome.code == 0:
+        found = []  # argparse says on standard error what it cannot say on standard output
     if outcome.code == 0 and case.command == "predict" and outcome.out.startswith("{"):
         found += _not_json("standard output", outcome.out.splitlines())
+    if outcome.code == 0 and case.rows is not None:
+        found += _other_rows(case, outcome)
     if "not enough memory" in outcome.err and not case.told.startswith(("config.json", "encoder", "model")):
         found.append("it took more memory than there is")
     return found
+
+
+def _other_rows(case: Case, outcome: Outcome) -> list[str]:
+    """Whether it was about other rows than it was given, and did not say so."""
+    results, answers = Path("out/results.json"), Path("out.jsonl")
+    if results.is_file():
+        count = json.loads(results.read_text("utf-8"))["data"]["rows"]
+    elif case.command == "predict" and (answers.is_file() or outcome.out):
+        count = (answers.read_text("utf-8") if answers.is_file() else outcome.out).count("\n")
+    else:
+        return []
+    told = "were skipped" in outcome.err
+    return [] if count == case.rows or told else [f"{case.rows} rows were given, {count} were taken"]
 
 
 def judge_world(
@@ -110,7 +125,8 @@ def judge_world(
     if gone := [name for name in touched if name in before and _is_others(name, may, before)]:
         found.append(f"replaced what is not ours: {', '.join(gone[:3])}")
     for name in touched:
-        if name in after and name not in strange and name.endswith(PLAIN) and outcome.code == 0:
+        plain = name.endswith(PLAIN) and not {"tsv", "--trace"} & {*case.arguments}
+        if name in after and name not in strange and plain and outcome.code == 0:
             found += _not_json(name, _documents(name))
     return found
 
@@ -132,7 +148,7 @@ def _is_others(name: str, places: tuple[str, ...], before: dict[str, str]) -> bo
 
 def _documents(name: str) -> list[str]:
     path = Path.cwd().parent / name
-    text = path.read_text("utf-8") if path.is_file() else "{}"
+    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else "{}"
     return text.splitlines() if name.endswith(".jsonl") else [text]
 
 

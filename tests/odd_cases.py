@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.dirty import FORMATS, Dirty, write_dirty
+from tests.dirty import FORMATS, Dirty, mangled, write_dirty
 from tests.odd_calls import odd_options, odd_output
-from tests.odd_world import EVALUATE, ONE_STEP, USUAL, model_of
+from tests.odd_world import EVALUATE, MODELS, ONE_STEP, USUAL, model_of
 from tests.tampering import edit_json, tamper_json, tamper_model, tamper_settings, tamper_trace, tear
 
 CALIBRATED = ("config.json", "calibration.json", "README.md")  # what calibrate replaces in a model
@@ -25,6 +25,7 @@ class Case:
     stdin: bytes | None = b""
     stdout: str = "kept"
     seconds: int = 60
+    rows: int | None = None  # that it is about, if it takes what it was given
 
     @property
     def command(self) -> str:
@@ -42,7 +43,7 @@ def outputs(arguments: list[str]) -> list[str]:
         elif len(name) > 4 and ("--output".startswith(name) or "--trace".startswith(name)):
             found.append(value if "=" in part else (arguments[place + 1 : place + 2] or [""])[0])
     if arguments[:1] == ["calibrate"]:
-        found += [f"{model}/{name}" for model in arguments[1:] if Path(model).is_dir() for name in CALIBRATED]
+        found += [f"{model}/{name}" for model in arguments[1:] if model in MODELS for name in CALIBRATED]
     return [one for one in found if one not in ("", "-")]
 
 
@@ -63,6 +64,10 @@ def _reading(dirty: Dirty, chance: random.Random, *, labels: bool = True, format
     return found
 
 
+def _rows(dirty: Dirty, call: list[str]) -> int | None:
+    return None if {"--input-format", "--no-header"} & {*call} else dirty.rows
+
+
 def data_predict(chance: random.Random) -> Case:
     """Texts to answer."""
     dirty = write_dirty(Path.cwd() / "dirty", chance)
@@ -70,14 +75,14 @@ def data_predict(chance: random.Random) -> Case:
     if chance.random() < 0.4:
         call += ["--output", chance.choice(["out.jsonl", "out.tsv"])]
     call += ["--all-scores"] if chance.random() < 0.2 else []
-    return Case(call, dirty.told)
+    return Case(call, dirty.told, rows=_rows(dirty, call))
 
 
 def data_evaluate(chance: random.Random, labels: str = "usual") -> Case:
     """Rows to evaluate on."""
     dirty = write_dirty(Path.cwd() / "dirty", chance, labels)
     call = ["evaluate", model_of(chance), "--file", dirty.name, *EVALUATE, "-o", "out", *_reading(dirty, chance)]
-    return Case(call, dirty.told)
+    return Case(call, dirty.told, rows=_rows(dirty, call))
 
 
 def data_calibrate(chance: random.Random, labels: str = "usual") -> Case:
@@ -93,7 +98,7 @@ def data_train(chance: random.Random, labels: str = "usual") -> Case:
     """Rows to train on, or to choose the checkpoint by."""
     dirty = write_dirty(Path.cwd() / "dirty", chance, labels)
     files = {"--train-file": "data/train.csv", "--dev-file": "data/dev.csv"}
-    for name in chance.choice([["--train-file"], ["--dev-file"], [*files], [*files]]):
+    for name in chance.choice([["--train-file"], ["--dev-file"], *([[*files]] * (8 if labels == "odd" else 2))]):
         files[name] = dirty.name
     call = ["train", "encoder", *(part for pair in files.items() for part in pair), "--cpu", "--output", "out"]
     call += _reading(dirty, chance, formats=False)
@@ -108,43 +113,31 @@ def data_train(chance: random.Random, labels: str = "usual") -> Case:
 
 def data_of_a_task(chance: random.Random) -> Case:
     """A file in place of a known task's, to evaluate on, to train on, to submit; or a reference curve."""
-    dirty = write_dirty(Path.cwd() / "dirty", chance)
-    task = chance.choice(["sst-2", "mnli", "sts-b", "cola", "elue-sst-2", "elue-mrpc", "qqp"])
-    calls = [
-        ["evaluate", "model", "--task", task, "--file", dirty.name, *EVALUATE, "-o", "out"],
+    official = {"sst-2": "glue/SST-2/dev.tsv", "elue-sst-2": "glue/SST-2/dev.tsv"}
+    task = chance.choice([*official] * 5 + ["mnli", "sts-b", "cola", "elue-mrpc", "qqp"])
+    if task in official and chance.random() < 0.8:
+        name, told = mangled(Path(official[task]), chance)
+    else:
+        dirty = write_dirty(Path.cwd() / "dirty", chance)
+        name, told = dirty.name, dirty.told
+    if chance.random() < 0.15:
+        name, told = mangled(Path("reference.csv"), chance)
+        return Case(["compare", "run", "other-run", "--elue-reference", name], told)
+    both, suite = ["--train-file", name, "--dev-file", name], "elue" if task.startswith("elue") else "glue"
+    call = chance.choice(
         [
-            "train",
-            "encoder",
-            "--task",
-            task,
-            "--train-file",
-            dirty.name,
-            "--dev-file",
-            dirty.name,
-            "-o",
-            "out",
-            "--cpu",
-        ],
-        [
-            "predict",
-            "model",
-            dirty.name,
-            "--format",
-            task.split("-")[0] if task[:2] == "el" else "glue",
-            "--task",
-            task,
-        ],
-        ["compare", "run", "other-run", "--elue-reference", dirty.name],
-    ]
-    call = chance.choice(calls)
-    if call[0] == "predict":
-        call += ["-o", "out"]
-    return Case(call + (ONE_STEP if call[0] == "train" else []), f"{task}: {dirty.told}")
+            ["evaluate", "two", "--task", task, "--file", name, *EVALUATE],
+            ["calibrate", "two", "--task", task, "--file", name, "--speedup", "1.5"],
+            ["predict", "two", name, "--format", suite, "--task", task],
+            ["train", "encoder", "--task", task, *both, "--cpu", *ONE_STEP],
+        ]
+    )
+    return Case(call + ([] if call[0] == "calibrate" else ["--output", "out"]), f"{task}: {told}")
 
 
 def label_columns(chance: random.Random) -> Case:
     """Labels of every odd kind, mostly to train on."""
-    return chance.choice([data_train, data_train, data_evaluate, data_calibrate])(chance, "odd")
+    return chance.choice([data_train, data_train, data_train, data_evaluate, data_calibrate])(chance, "odd")
 
 
 # -- calls, places, streams ----------------------------------------------------------------------
@@ -164,9 +157,8 @@ def places(chance: random.Random) -> Case:
 
 def standard_streams(chance: random.Random) -> Case:
     """Standard input that is dirty or closed, standard output that cannot be written."""
-    dirty = write_dirty(Path.cwd() / "dirty", chance)
-    file = Path("dirty") / f"dirty.{'txt' if dirty.kind == 'text' else dirty.kind}"
-    content = file.read_bytes() if file.is_file() and chance.random() < 0.9 else None
+    dirty = write_dirty(Path.cwd() / "dirty", chance, moves=False)
+    content = dirty.content if chance.random() < 0.9 else None
     call = [
         "predict",
         "model",

@@ -19,6 +19,8 @@ TRAIN = ["--train-file", "data/train.csv", "--dev-file", "data/dev.csv", "--cpu"
 ONE_STEP = ["--max-steps", "1"]
 EVALUATE = ["--no-live", "--policy", "patience"]
 
+MODELS = ("model", "multi", "value", "two")  # of three classes, several labels, a value, two classes
+
 USUAL: dict[str, list[str]] = {  # a call of each command that goes well
     "predict": ["predict", "model", "data/texts.txt"],
     "evaluate": ["evaluate", "model", "--file", "data/dev.csv", *EVALUATE, "--output", "out"],
@@ -40,6 +42,7 @@ def build(world: Path) -> None:
     (world / "model-encoder").rename("encoder")
     _of_another_kind(world / "multi", "multi_label_classification", "entropy:0.2", labels=LABELS)
     _of_another_kind(world / "value", "regression", "patience:1:0.5", num_labels=1)
+    _of_another_kind(world / "two", "single_label_classification", "entropy:0.2", labels=["0", "1"])
     shutil.copytree(GOLDEN, "checkpoint")
     (world / "neighbour").mkdir()
     for name in ("neighbour/notes.md", "neighbour/.hidden", "neighbour.txt"):
@@ -89,4 +92,4 @@ def unlock(folder: Path) -> None:
 
 def model_of(chance: random.Random) -> str:
     """Mostly a classifier, at times one of several labels, or of values."""
-    return chance.choice(["model"] * 6 + ["multi", "value"])
+    return chance.choice(["model"] * 6 + [*MODELS[1:]])
