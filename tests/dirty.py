@@ -239,7 +239,8 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
     if how == "elsewhere":
         return (other := chance.choice(ELSEWHERE)), f"{other!r:.40}"
     if how == "fed":
-        return _fed(file), "through a pipe"
+        _feed(file)
+        return name, "through a pipe"
     if how == "unreadable":
         file.chmod(0)
     elif how == "locked":
@@ -253,12 +254,13 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
     return name, how
 
 
-def _fed(file: Path) -> str:
-    """A pipe with the content in it, as `<(cat FILE)` gives one."""
+def _feed(file: Path) -> None:
+    """A pipe with the content in it, as `<(cat FILE)` gives one, under a name that tells its format."""
     reading, writing = os.pipe()
     os.write(writing, file.read_bytes()[:PIPE])
     os.close(writing)
-    return f"/dev/fd/{reading}"
+    file.unlink()
+    file.symlink_to(f"/dev/fd/{reading}")
 
 
 def mangled(file: Path, chance: random.Random) -> tuple[str, str]:

@@ -59,11 +59,11 @@ class Report:
 # -- one case ------------------------------------------------------------------------------------
 
 
-def try_case(world: Path, seed: str, number: int) -> Report:
+def try_case(world: Path, seed: str, number: int, kind: str | None = None) -> Report:
     """Make a case in a fresh world, run it, judge it."""
     os.chdir(world)
     chance = random.Random(f"{seed} {number}")
-    kind, case = draw(chance)
+    kind, case = draw(chance, kind)
     named = [_name(path, world) for one in case.writes for path in (one, os.path.realpath(one))]
     tempfile.tempdir = str(world.parent / "tmp")
     before, started = seen(world.parent), time.perf_counter()
@@ -117,13 +117,15 @@ def judge_world(
     touched = [name for name in before | after if before.get(name) != after.get(name)]
     may = tuple(named) if outcome.code == 0 else ()
     found = []
-    strange = [name for name in touched if not any(name == one or name.startswith(f"{one}/") for one in may)]
+    strange = [name for name in touched if not any(_is_in(name, one) for one in may)]
     if strange:
         found.append(f"touched {', '.join(strange[:3])}")
     if left := [name for name in touched if name in after and name not in before and HIDDEN.search(_within(name, may))]:
         found.append(f"left behind {', '.join(left[:3])}")
     if gone := [name for name in touched if name in before and _is_others(name, may, before)]:
         found.append(f"replaced what is not ours: {', '.join(gone[:3])}")
+    if spoilt := [name for name in touched if name in before and not _may_replace(case)]:
+        found.append(f"replaced without --overwrite: {', '.join(spoilt[:3])}")
     for name in touched:
         plain = name.endswith(PLAIN) and not {"tsv", "--trace"} & {*case.arguments}
         if name in after and name not in strange and plain and outcome.code == 0:
@@ -131,9 +133,19 @@ def judge_world(
     return found
 
 
+def _is_in(name: str, place: str) -> bool:
+    return place == "." or name == place or name.startswith(f"{place}/")
+
+
+def _may_replace(case: Case) -> bool:
+    """Whether a call may change what is there."""
+    asked = any(len(one) > 3 and "--overwrite".startswith(one) for one in case.arguments)
+    return asked or "--resume" in case.arguments or case.command == "calibrate"
+
+
 def _within(name: str, places: tuple[str, ...]) -> str:
     """A name as it stands in the output that it belongs to: the output's own name may be hidden."""
-    inside = [name[len(one) :] for one in places if name == one or name.startswith(f"{one}/")]
+    inside = [name[len(one) :] for one in places if _is_in(name, one)]
     return min(inside, key=len, default=name)
 
 
@@ -251,24 +263,24 @@ class Ground:
         (self.world.parent / "tmp").mkdir()
         renew(self.kept, self.world)
 
-    def apart(self, seed: str, number: int) -> Report:
+    def apart(self, seed: str, number: int, kind: str | None = None) -> Report:
         """A case in a process of its own."""
         self.renew()
-        ended = apart(try_case, self.world, seed, number, seconds=90, memory=MEMORY)
+        ended = apart(try_case, self.world, seed, number, kind, seconds=90, memory=MEMORY)
         if ended.gave is not None:
             return ended.gave
-        return self._dead(seed, number, ended.fate)
+        return self._dead(ended.fate, seed, number, kind)
 
-    def _dead(self, seed: str, number: int, fate: str) -> Report:
+    def _dead(self, fate: str, seed: str, number: int, kind: str | None) -> Report:
         """What is known of a case whose process died: it is made once more, and not run."""
         self.renew()
-        made = apart(_describe, self.world, seed, number, seconds=90, memory=MEMORY).gave or ("?", "", "")
+        made = apart(_describe, self.world, seed, number, kind, seconds=90, memory=MEMORY).gave or ("?", "", "")
         return Report(number, *made, faults=[fate], where=fate)
 
 
-def _describe(world: Path, seed: str, number: int) -> tuple[str, str, str]:
+def _describe(world: Path, seed: str, number: int, kind: str | None) -> tuple[str, str, str]:
     os.chdir(world)
-    kind, case = draw(random.Random(f"{seed} {number}"))
+    kind, case = draw(random.Random(f"{seed} {number}"), kind)
     return kind, shlex.join(["offramp", *case.arguments]).encode("utf-8", "backslashreplace").decode(), case.told
 
 
@@ -278,6 +290,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="cases")
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     parser.add_argument("--seed", default="1")
+    parser.add_argument("--kind", choices=[*KINDS], help="cases of one kind alone")
     parser.add_argument("--only", type=int, metavar="N", help="repeat one case, and keep its world")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
     parser.add_argument("--verbose", action="store_true", help="each case and what it said")
@@ -289,7 +302,7 @@ def main() -> int:
         sys.exit(f"The world could not be made: {fate}")
     numbers = [args.only] if args.only is not None else range(args.first, args.first + args.count)
     for number in numbers:
-        report = ground.apart(args.seed, number)
+        report = ground.apart(args.seed, number, args.kind)
         tally.add(report)
         if report.ending == "found" or args.verbose or args.only is not None:
             print(f"{report.ending:<9} {number} {report.kind}, {report.seconds:.1f} s", flush=True)

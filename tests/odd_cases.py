@@ -44,7 +44,8 @@ def outputs(arguments: list[str]) -> list[str]:
             found.append(value if "=" in part else (arguments[place + 1 : place + 2] or [""])[0])
     if arguments[:1] == ["calibrate"]:
         found += [f"{model}/{name}" for model in arguments[1:] if model in MODELS for name in CALIBRATED]
-    return [one for one in found if one not in ("", "-")]
+    nowhere = ("", "-") if arguments[:1] == ["predict"] else ("",)
+    return [one for one in found if one not in nowhere]
 
 
 # -- data ----------------------------------------------------------------------------------------
@@ -254,9 +255,9 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {  # with their 
 }
 
 
-def draw(chance: random.Random) -> tuple[str, Case]:
+def draw(chance: random.Random, kind: str | None = None) -> tuple[str, Case]:
     """A case of some kind, its files written into the current folder."""
-    kind = chance.choices([*KINDS], [share for share, _ in KINDS.values()])[0]
+    kind = kind or chance.choices([*KINDS], [share for share, _ in KINDS.values()])[0]
     case = KINDS[kind][1](chance)
     case.writes += outputs(case.arguments)
     return kind, case

@@ -48,9 +48,9 @@ def build(world: Path) -> None:
     for name in ("neighbour/notes.md", "neighbour/.hidden", "neighbour.txt"):
         (world / name).write_text("nobody may touch this\n")
     (world / "reference.csv").write_text("flops,score\n1000,0.2\n900000,0.5\n9000000,0.8\n")
-    for run in ("run", "other-run"):
-        call = ["evaluate", "model", "--no-live", "--policy", "entropy", "--policy", "patience", "--output", run]
-        assert attempt(call).code == 0
+    call = ["evaluate", "model", "--no-live", "--policy", "entropy", "--policy", "patience", "--output", "run"]
+    assert attempt(call).code == 0
+    shutil.copytree("run", "other-run")
     (world / "run" / "trace.safetensors").rename("trace.safetensors")
     _begin()
 
