@@ -239,7 +239,6 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
     if how == "elsewhere":
         return (other := chance.choice(ELSEWHERE)), f"{other!r:.40}"
     if how == "fed":
-        _feed(file)
         return name, "through a pipe"
     if how == "unreadable":
         file.chmod(0)
@@ -254,13 +253,20 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
     return name, how
 
 
-def _feed(file: Path) -> None:
+def _feed(file: Path, content: bytes) -> None:
     """A pipe with the content in it, as `<(cat FILE)` gives one, under a name that tells its format."""
     reading, writing = os.pipe()
-    os.write(writing, file.read_bytes()[:PIPE])
+    os.write(writing, content[:PIPE])
     os.close(writing)
     file.unlink()
     file.symlink_to(f"/dev/fd/{reading}")
+
+
+def _often(content: bytes, ending: str) -> tuple[bytes, int]:
+    """Rows again and again, for a pipe: more than a reader takes at once; and how often."""
+    head, end, body = content.partition(b"\n") if ending in (".csv", ".tsv") else (b"", b"", content)
+    times = PIPE // (2 * len(body)) if ending != ".parquet" and body else 1
+    return head + end + body * times, times
 
 
 def mangled(file: Path, chance: random.Random) -> tuple[str, str]:
@@ -297,7 +303,11 @@ def write_dirty(folder: Path, chance: random.Random, labels: str = "usual", move
         text, how = write(table, chance)
         content = text.encode("utf-8", "surrogatepass")
     told = f"{kind} {table[0]} {how}, {told}"
-    whole = (kind == "parquet" or how in ("objects", r"quoted '\n'", r"all '\r\n'")) and len(content) < PIPE
+    whole = (
+        "\n" not in "".join(table[0])
+        and (kind == "parquet" or how in ("objects", r"quoted '\n'", r"all '\r\n'"))
+        and len(content) < PIPE
+    )
     if not odd and chance.random() < 0.35:
         mangle = chance.choice([*MANGLES])
         content, told, whole = MANGLES[mangle](content, chance), f"{told}, {mangle}", False
@@ -305,7 +315,11 @@ def write_dirty(folder: Path, chance: random.Random, labels: str = "usual", move
     file = folder / f"dirty{ending}"
     file.write_bytes(content)
     name = str(file.relative_to(Path.cwd()))
+    times = 1
     if moves and not odd and chance.random() < 0.2:
         name, where = _moved(file, chance)
         told, whole = f"{told}, {where}", whole and where == "through a pipe"
-    return Dirty(name, told, kind, table[0], content, len(table) - 1 if whole else None)
+        if where == "through a pipe":
+            content, times = _often(content, ending)
+            _feed(file, content)
+    return Dirty(name, told, kind, table[0], content, times * (len(table) - 1) if whole else None)

@@ -34,6 +34,7 @@ from tests.odd_cases import KINDS, Case, draw
 from tests.odd_world import build, renew, unlock
 
 MEMORY = 4 << 30  # bytes that a call may take beyond the libraries
+SLOW = 20  # seconds that nothing here should take
 ENDINGS = ("ok", "refused", "honest no", "found")
 HIDDEN = re.compile(r"(^|/)\.[^/]+|\.(part|new)(/|$)|\.before-")
 PLAIN = (".json", ".jsonl")
@@ -70,6 +71,8 @@ def try_case(world: Path, seed: str, number: int, kind: str | None = None) -> Re
     outcome = attempt(case.arguments, stdin=case.stdin, stdout=case.stdout, seconds=case.seconds)
     took = time.perf_counter() - started
     faults = judge(case, outcome) + judge_world(case, outcome, before, seen(world.parent), named)
+    if took > SLOW:
+        faults.append(f"it took {took:.0f} s")
     ending = "found" if faults else {0: "ok", 1: "honest no"}.get(outcome.code, "refused")
     command = shlex.join(["offramp", *case.arguments]).encode("utf-8", "backslashreplace").decode()
     where = outcome.where or "; ".join(_alike(fault) for fault in faults)
@@ -309,7 +312,8 @@ def main() -> int:
             print("\n".join(_shown(report) if args.only is None else _everything(report)), flush=True)
         elif number % 100 == 99:
             print(f"… {number + 1}, {time.time() - started:.0f} s", flush=True)
-    print(f"\n{tally.table()}\n\nrepeat one: python -m tests.fuzzing --seed {args.seed} --only N")
+    kind = "" if args.kind is None else f" --kind {args.kind!r}"
+    print(f"\n{tally.table()}\n\nrepeat one: python -m tests.fuzzing --seed {args.seed}{kind} --only N")
     if summary is not None:
         summary.write_text(json.dumps(tally.as_json(), indent=1) + "\n", encoding="utf-8")
     if args.only is not None:

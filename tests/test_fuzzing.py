@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-
-import pytest
 
 from tests.fuzzing import Ground, Tally
 
 SEED, CASES = "smoke", range(12)
 
 
-@pytest.fixture
-def ground(tmp_path, monkeypatch):
-    """A world to spoil; the process goes back to where it was."""
-    monkeypatch.chdir(tmp_path)
+def test_a_dozen_cases_end_as_they_should_and_alike_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back again in the end
     monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
-    made = Ground(tmp_path.resolve())
-    made.make()
-    return made
-
-
-def test_a_dozen_cases_end_as_they_should(ground):
-    tally = Tally()
-    for number in CASES:
-        tally.add(ground.case(SEED, number))
-        os.chdir(ground.root)
+    ground, tally = Ground(tmp_path.resolve()), Tally()
+    ground.make()
+    reports = [ground.case(SEED, number) for number in CASES]
+    for report in reports:
+        tally.add(report)
     assert not tally.findings, tally.table()
-
-
-def test_a_case_is_the_same_again(ground):
-    first, second = (ground.case(SEED, 3) for _ in range(2))
-    assert (first.kind, first.command, first.told, first.ending) == (
-        second.kind,
-        second.command,
-        second.told,
-        second.ending,
-    )
+    again = ground.case(SEED, 3)
+    assert (again.command, again.told, again.err) == (reports[3].command, reports[3].told, reports[3].err)
