@@ -6,7 +6,7 @@ import tempfile
 
 from tests.fuzzing import Ground, Tally
 
-SEED, CASES = "smoke", range(12)
+SEED, CASES = "f", range(12)  # of nine kinds, and quick
 
 
 def test_a_dozen_cases_end_as_they_should_and_alike_again(tmp_path, monkeypatch):
