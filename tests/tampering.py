@@ -9,20 +9,15 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
-import hashlib
 import json
 import os
 import random
 import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +27,10 @@ if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from offramp.cli.main import main as offramp
 from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import write_hashes
 from offramp.training.settings import Settings, write_settings
+from tests.attempts import attempt, seen
 from tests.reviews import rows
 from tests.tiny import FAMILY_NAMES, adaptive
 
@@ -75,13 +70,6 @@ TORN = {
     "is a long number": lambda content: b'{"a": ' + b"9" * 5000 + b"}",
     "is said twice": lambda content: content + content,
 }
-PANIC = "panicked at"  # what the tokenizers' library prints, with a stack of its own, before it raises
-NOTES = (
-    "does not say what it was trained on",
-    "what was promised of it does not hold here",
-    "it was cut there",
-    "rows used",
-)
 
 
 # -- one change ----------------------------------------------------------------------------------
@@ -265,88 +253,6 @@ def calls(model: Path, data: Path, output: Path) -> dict[str, list[str]]:
         "calibrate": ["calibrate", str(model), "--risk", "0.3"],
         "calibrate --file": ["calibrate", str(model), "--file", str(data / "dev.csv"), "--risk", "0.3"],
         "evaluate": ["evaluate", str(model), "--no-live", "--policy", "patience", "--output", str(output)],
-    }
-
-
-# -- what a call did -----------------------------------------------------------------------------
-
-
-class TooLong(BaseException):
-    """A call that did not end; nobody may take it for an error of a file."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a call ended."""
-
-    code: Any
-    out: str
-    err: str
-    trace: str  # of an error that nobody caught
-
-    def faults(self, codes: tuple[int, ...] = (0, 2), tells_progress: bool = False) -> list[str]:
-        """What is wrong with that ending."""
-        found = [self.trace] if self.trace else []
-        lines = self.err.splitlines()[-1:] if PANIC in self.err else self.err.splitlines()
-        strange = [line for line in lines if not line.startswith("offramp")]
-        if not self.trace and self.code not in codes:
-            found.append(f"code {self.code}")
-        if strange and not (tells_progress and self.code == 0):
-            found.append(f"a line that is not ours: {strange[0]:.200}")
-        if self.code == 2 and (self.out or not self.err):
-            found.append("a failure that prints a result, or nothing")
-        errors = [line for line in lines if not any(note in line for note in NOTES)]
-        if self.code == 2 and len(errors) > 1:
-            found.append(f"more than one line: {self.err:.300}")
-        return found
-
-
-@contextmanager
-def ends_within(seconds: int) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise TooLong(f"it ran longer than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def attempt(arguments: list[str]) -> Outcome:
-    """Run a command; what libraries write past Python is seen too."""
-    code, trace = None, ""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        kept = os.dup(2)
-        os.dup2(err.fileno(), 2)
-        try:
-            with redirect_stdout(out), redirect_stderr(err), ends_within(60):
-                code = offramp(arguments)
-        except SystemExit as stop:
-            code = stop.code
-        except KeyboardInterrupt:
-            raise
-        except BaseException as bug:  # a library in Rust raises no Exception when it gives up
-            last = traceback.extract_tb(bug.__traceback__)[-1]
-            trace = f"{type(bug).__name__}: {' '.join(str(bug).split()):.160} ({last.filename}:{last.lineno})"
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-        texts = []
-        for file in (out, err):
-            file.flush()
-            file.seek(0)
-            texts.append(file.read())
-    return Outcome(code, *texts, trace)
-
-
-def seen(root: Path) -> dict[str, str]:
-    """Everything under a folder, by its content."""
-    return {
-        str(path.relative_to(root)): hashlib.sha1(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-        for path in root.rglob("*")
     }
 
 

@@ -11,13 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from offramp.cli.main import main
+from tests.attempts import attempt, seen
 from tests.calls import answers, fails
 from tests.tampering import (
-    attempt,
     calls,
     header,
     put,
-    seen,
     tamper_json,
     tamper_model,
     tamper_trace,
