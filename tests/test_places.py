@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -16,11 +17,13 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.training.folder import last_checkpoint
 from tests import programs
 from tests.calls import fails
 from tests.reviews import settings, weights
 from tests.tiny import adaptive
 
+GOLDEN = Path(__file__).parent / "golden"
 FAST = ["--max-steps", "1", "--cpu", "--batch-size", "8", "--select", "none", "--calibration-split", "0"]
 
 
@@ -110,6 +113,59 @@ def test_a_link_to_a_file_is_no_folder(call, tmp_path, capsys):
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     assert "is a file; name a folder" in fails(capsys, *call, tmp_path / "link")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+# what the system says of a place; the output, what is done to it, and the line
+NO_PLACES = [
+    ("x" * 300, None, "File name too long"),
+    ("loop", lambda place: place.symlink_to(place), "ymlink loop|Too many levels"),
+    ("pipe", os.mkfifo, "is a file; name a folder"),
+    ("-", None, "name a folder|name another"),
+]
+
+
+@pytest.mark.parametrize("command", ["train", "convert", "compare", "evaluate"])
+@pytest.mark.parametrize(("name", "make", "told"), NO_PLACES)
+def test_a_place_that_can_be_no_folder_is_one_line(command, name, make, told, call, trained, tmp_path, capsys):
+    from tests.test_compare import write_run
+
+    write_run(tmp_path / "run", [(4, 0.8), (2, 0.7)])
+    write_run(tmp_path / "other", [(4, 0.8), (2, 0.7)])
+    place = tmp_path / name
+    if make is not None:
+        make(place)
+    calls = {
+        "train": call[:-1],
+        "convert": ["convert", GOLDEN / "pabee-bert" / "checkpoint"],
+        "compare": ["compare", tmp_path / "run", tmp_path / "other"],
+        "evaluate": ["evaluate", trained, "--no-live"],
+    }
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "-":
+            patch.chdir(tmp_path)
+        assert re.search(told, fails(capsys, *calls[command], "--output", "-" if name == "-" else place))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_name_that_is_not_utf8_is_one_line(model, tmp_path, capsys):
+    odd = os.fsdecode(b"/tmp/\xff")
+    for line in (["info", odd], ["predict", str(model), odd], ["evaluate", str(model), "-o", odd]):
+        assert main(line) == 2
+        assert capsys.readouterr().err.endswith("is not UTF-8; give files and folders names that are.\n")
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(trained, tmp_path, caplog):
+    stage = max((trained / "checkpoints").glob("*"), key=lambda path: len(list(path.glob("checkpoint-*"))))
+    copy = shutil.copytree(stage, tmp_path / "stage")
+    whole = sorted(copy.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    assert last_checkpoint(copy) == whole[-1] and len(whole) > 1
+    for name in ("optimizer.pt", "model.safetensors"):
+        content = (whole[-1] / name).read_bytes()
+        (whole[-1] / name).write_bytes(content[: len(content) // 2])
+        assert last_checkpoint(copy) == whole[-2]
+        assert f"{name} is truncated or corrupt" in caplog.text
+        (whole[-1] / name).write_bytes(content)
 
 
 # -- standard output ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,10 +216,15 @@ def test_a_plain_checkpoint_is_no_ebert_and_the_other_way_round(tmp_path, capsys
     assert "an EBERT checkpoint has predictors" in fails(
         capsys, "convert", plain, "--kind", "ebert", "-o", tmp_path / "m"
     )
-    golden = shutil.copytree("tests/golden/ebert-bert/checkpoint", tmp_path / "ebert")
+    golden = shutil.copytree(Path(__file__).parent / "golden/ebert-bert/checkpoint", tmp_path / "ebert")
     assert "PABEE" in fails(capsys, "convert", golden, "--kind", "pabee", "-o", tmp_path / "m")
     assert main(["convert", str(golden), "-o", str(tmp_path / "m")]) == 0
     assert "--pad-to" in capsys.readouterr().out
+    padded = ["convert", str(golden), "-o", str(tmp_path / "padded"), "--pad-to"]
+    assert main([*padded, "20"]) == 0
+    assert AdaptiveModel.from_pretrained(tmp_path / "padded").config.gating.pad_to == 20
+    capsys.readouterr()
+    assert "pad-to is 0" in fails(capsys, *padded[:-2], tmp_path / "no", "--pad-to", "0")
     with pytest.raises(BadValue, match="has gates already"):
         AdaptiveModel.from_pretrained(tmp_path / "m").add_gates(Width().to_dict())
 

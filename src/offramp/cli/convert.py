@@ -1,8 +1,8 @@
 """Make a model folder from an original system's checkpoint (config.json and its state dict).
 
 Kinds: deebert (DeeBERT, its Hugging Face port, DeeBERT+SD), romebert, berxit, elasticbert (static,
-dynamic, released), pabee (BERT, ALBERT). The kind is told by the keys unless it is named. No original
-stores a threshold, so the model never exits until a policy is given.
+dynamic, released), pabee (BERT, ALBERT), ebert (BERT, RoBERTa). The kind is told by the keys unless it is named. No
+original stores a threshold, so the model never exits until a policy is given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ examples:
   offramp convert saved_models/bert-base/SST-2/two_stage --output sst2-deebert --policy entropy:0.1
   offramp convert elasticbert-static --output first-four --layers 4
   offramp convert deebert-checkpoint --output as-published --faithful
+  offramp convert ebert-sst-2 --output gated --pad-to 64
 """
 
 
@@ -25,9 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp convert`."""
     parser.add_argument("source", metavar="SRC", type=Path, help="the original's folder")
     arguments.add_output(parser, required=True, what="the model folder to write")
-    parser.add_argument("--kind", metavar="K", help="deebert, romebert, berxit, elasticbert or pabee (from the keys)")
+    parser.add_argument(
+        "--kind", metavar="K", help="deebert, romebert, berxit, elasticbert, pabee or ebert (from the keys)"
+    )
     arguments.add_policy(parser, "never")
     parser.add_argument("--layers", type=int, metavar="N", help="ElasticBERT: only its first N layers, statically")
+    parser.add_argument(
+        "--pad-to", type=int, metavar="N", help="EBERT: the length that its training padded rows to, 64 for instance"
+    )
     parser.add_argument(
         "--faithful",
         action="store_true",
@@ -43,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     check_free(args.output, args.overwrite)
     from offramp.convert import ConvertOptions, convert
 
-    options = ConvertOptions(args.layers, args.faithful, args.policy or "never")
+    options = ConvertOptions(args.layers, args.faithful, args.policy or "never", args.pad_to)
     for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
         say(note, args.output)
     say(f"Wrote {args.output}.", args.output)

@@ -7,6 +7,7 @@ ended it (130 for Ctrl-C). Anything else is our bug and shows its traceback.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import itertools
 import logging
@@ -51,6 +52,8 @@ examples:
 """
 
 
+# what the system says of a name or a place, and no code of ours can help
+MACHINE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 WITHOUT_VALUE = re.compile(r"(-\w|--[\w-]+=)--")  # of which argparse makes an empty list
 
 
@@ -97,15 +100,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(UnknownName("command", given[0], COMMANDS)))
     if bare := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, given)), None):
         return _fail(f"{bare} gives no value; write one behind {bare.removesuffix('--')}")
-    args = parser.parse_args(given)
+    if odd := next((word for word in given if not _is_utf8(word)), None):
+        return _fail(f"{os.fsencode(odd)!r} is not UTF-8; give files and folders names that are.")
+    streams.open_closed_ones()
+    try:
+        args = parser.parse_args(given)
+    except SystemExit as stop:  # after --help, --version, or a mistake
+        return streams.printed(stop.code)
     if args.command is None:
         parser.print_help()
-        return 0
+        return streams.printed(0)
     return _run(args)
 
 
+def _is_utf8(word: str) -> bool:
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _run(args: argparse.Namespace) -> int:
-    streams.open_closed_ones()
     _listen()
     try:
         with streams.stopping():
@@ -115,11 +131,17 @@ def _run(args: argparse.Namespace) -> int:
     except (streams.Stopped, KeyboardInterrupt) as stop:
         return _fail("stopped.", getattr(stop, "code", 130))
     except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
+        if "Symlink loop" in str(err):
+            return _fail(f"{err}.")
         if not isinstance(err, MemoryError) and "allocate memory" not in str(err) and "out of memory" not in str(err):
             raise
         return _fail(f"There is not enough memory: {str(err).splitlines()[0] if str(err) else 'none is left'}")
     except BrokenPipeError:  # whoever read our output has seen enough
         return 0
+    except OSError as err:
+        if err.errno not in MACHINE or err.filename is None:
+            raise
+        return _fail(f"Cannot use {os.fsdecode(err.filename):.200}: {err.strerror}.")
     finally:
         streams.let_go()
     return code

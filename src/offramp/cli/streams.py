@@ -17,7 +17,7 @@ from typing import NoReturn
 from offramp.errors import CannotWrite
 from offramp.files.writing import writing
 
-__all__ = ["Stopped", "let_go", "open_closed_ones", "say", "stopping"]
+__all__ = ["Stopped", "let_go", "open_closed_ones", "printed", "say", "stopping"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -46,8 +46,24 @@ def say(text: str, written: Path | str | None = None) -> None:
         raise CannotWrite(f"{err} {written} is complete." if written is not None else str(err)) from err
 
 
+def printed(code: int | str | None) -> int:
+    """What a command ends with that has only printed: its code, or 2 where nobody could read it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        let_go()
+    except OSError as err:
+        let_go()
+        print(f"offramp: Cannot write standard output: {err.strerror}.", file=sys.stderr)
+        return 2
+    return code if isinstance(code, int) else 0
+
+
 def open_closed_ones() -> None:
-    """Give closed standard streams something behind them, so that no file of ours takes their number."""
+    """Give closed standard streams something behind them, so that no file of ours takes their number.
+
+    What we print is UTF-8, whatever the terminal's own encoding.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -55,6 +71,8 @@ def open_closed_ones() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
     if sys.stdout is None:
         sys.stdout = Closed()
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- as long as we run
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from offramp.convert import ebert, elasticbert, highway, pabee
 from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions, read
-from offramp.errors import BadModel
+from offramp.errors import BadModel, BadValue
 from offramp.files.faults import loading
 from offramp.files.writing import staged_folder
 from offramp.model import AdaptiveModel
@@ -91,6 +91,8 @@ def convert(
     """Write a model folder from an original's checkpoint; returns what its reader should know."""
     checkpoint = read(Path(source))
     chosen = detect(checkpoint) if kind is None else KINDS[kind]
+    if options.pad_to is not None and chosen.name != "ebert":
+        raise BadValue("Only an EBERT checkpoint reads padding; leave --pad-to out.")
     try:
         converted = chosen.convert(checkpoint, options)
     except KeyError as err:

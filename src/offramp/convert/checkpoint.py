@@ -16,7 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadModel
-from offramp.files.faults import loading
+from offramp.files.faults import loading, reading
 
 __all__ = ["Checkpoint", "ConvertOptions", "Converted", "read"]
 
@@ -92,10 +92,8 @@ class Checkpoint:
     def backbone_config(self, family: str, **changes: Any) -> PreTrainedConfig:
         """The family's config of today's transformers from the old fields."""
         known = {key: value for key, value in self.config.items() if key not in NOT_THE_MODEL} | changes
-        try:
+        with reading(f"{self.folder}: config.json is no {family} config"):
             return AutoConfig.for_model(family, **known)
-        except (TypeError, ValueError) as err:
-            raise BadModel(f"{self.folder}: config.json is no {family} config: {' '.join(str(err).split())}") from err
 
     def pick(self, prefix: str, drop: Iterable[str] = ()) -> dict[str, Tensor]:
         """The weights under a prefix, without it, but for keys that match one of the patterns."""

@@ -33,6 +33,8 @@ def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
     family = prefix_of(checkpoint)
     if family is None:
         raise BadModel(f"{checkpoint.folder}: an EBERT checkpoint has predictors in the layers of bert or roberta.")
+    if options.pad_to is not None and not 1 <= options.pad_to <= checkpoint.config.get("max_position_embeddings", 512):
+        raise BadValue(f"pad-to is {options.pad_to}; it is from 1 to what the checkpoint has positions for.")
     if options.layers is not None:
         raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")
     if "qa_outputs.weight" in checkpoint.weights:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from offramp.errors import BadInput, UnknownName
@@ -35,6 +36,7 @@ __all__ = [
     "whole",
 ]
 
+SHOWN = 20  # columns that a message names
 LOOKED_AT = 100  # JSON lines whose fields tell the columns
 
 Text = str | tuple[str, str]
@@ -98,8 +100,9 @@ def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, 
     if first is None:
         return
     header = first[1] if source.has_header else [str(column) for column in range(1, len(first[1]) + 1)]
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise BadInput(f"{source.name} has two columns called {twice[0]!r}; rename one of them.")
+    if len(set(header)) < len(header):
+        twice = next(name for name, times in Counter(header).items() if times > 1)
+        raise BadInput(f"{source.name} has two columns called {twice!r}; rename one of them.")
     if not source.has_header:
         yield first[0], dict(zip(header, first[1], strict=True))
     for line, cells in rows:
@@ -183,7 +186,7 @@ def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
     text, pair = text_columns(source, header)
     if text is None:
         raise BadInput(
-            f"{source.name} has the columns {', '.join(header)}; say with --text-column which one holds the text."
+            f"{source.name} has the columns {listed(header)}; say with --text-column which one holds the text."
         )
     for name in (text, pair):
         if name is not None and name not in header:
@@ -191,7 +194,7 @@ def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
         if name is not None and list(header).count(name) > 1:
             raise BadInput(f"{source.name} has two columns called {name!r}; rename one of them.")
     if pair is None and len(source.inputs or ()) == 2:
-        raise BadInput(f"{source.name} has the columns {', '.join(header)}; {no_partner(source)}")
+        raise BadInput(f"{source.name} has the columns {listed(header)}; {no_partner(source)}")
     return header.index(text), None if pair is None else header.index(pair)
 
 
@@ -204,11 +207,17 @@ def _cell(source: Source, line: int, row: Sequence[str], header: Sequence[str], 
 def _miscounted(source: Source, line: int, row: Sequence[str], header: Sequence[str]) -> BadInput:
     mark = "tab" if source.format == "tsv" else "comma"
     plural = "" if len(row) == 1 else "s"
-    expected = f"{len(header)} ({', '.join(header)})"
+    expected = f"{len(header)} ({listed(header)})"
     advice = f"Is a {mark} missing?" if len(row) < len(header) else f"Is there a {mark} too many, or one in a text?"
     if len(row) > len(header) and source.format == "csv":
         advice += " Put quotes around texts with commas."
     return source.at(line, f"{len(row)} column{plural}, expected {expected}. {advice}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Columns as a message names them: not thousands."""
+    every = [name if len(name) <= 40 else f"{name[:37]}..." for name in names]
+    return ", ".join(every[:SHOWN]) + (f", … ({len(every):,})" if len(every) > SHOWN else "")
 
 
 def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
@@ -239,22 +248,22 @@ def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
 def _text_of(source: Source, line: int, row: Mapping[str, Any]) -> Text:
     text, pair = text_columns(source, row)
     if text is None:
-        raise source.at(line, f"the fields are {', '.join(row)}; say with --text-column which one holds the text.")
+        raise source.at(line, f"the fields are {listed(row)}; say with --text-column which one holds the text.")
     if pair is None and len(source.inputs or ()) == 2:
-        raise source.at(line, f"the fields are {', '.join(row)}; {no_partner(source)}")
+        raise source.at(line, f"the fields are {listed(row)}; {no_partner(source)}")
     first = _field(source, line, row, text)
     return first if pair is None else (first, _field(source, line, row, pair))
 
 
 def _parquet(source: Source) -> Any:
     try:
-        from pyarrow import ArrowException
+        from pyarrow import ArrowException  # some of its errors are plain OSErrors
         from pyarrow.parquet import ParquetFile
     except ImportError as err:
         raise BadInput("Reading Parquet needs pyarrow: pip install pyarrow.") from err
     try:
         return ParquetFile(source.file)
-    except ArrowException as err:
+    except (ArrowException, OSError) as err:
         raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
 
 

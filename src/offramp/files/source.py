@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sys
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from offramp.errors import BadInput
 
@@ -115,8 +116,9 @@ def opened(source: Source) -> Iterator[BinaryIO]:
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO:
-    packed = file.peek(2)[:2] == PACKED  # type: ignore[attr-defined]  # both are buffered
-    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+    buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(cast(io.RawIOBase, file))
+    packed = buffered.peek(2)[:2] == PACKED
+    return cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if packed else buffered)
 
 
 def lines_of(source: Source, file: BinaryIO) -> Iterator[tuple[int, str]]:

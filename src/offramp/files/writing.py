@@ -91,7 +91,7 @@ def staged_folder(
 ) -> Iterator[Path]:
     """A folder that appears under its name only when it is complete; an old one, if all in it is ours, goes last."""
     check_free(target, overwrite)
-    if target.is_file():
+    if str(target) == "-" or (target.exists() and not target.is_dir()):  # a device or a pipe is nobody's to replace
         raise CannotWrite(f"{target} is a file; name a folder.")
     check_ours(target, ours, what)
     with writing(target):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, UnknownName, missing_library
-from offramp.files.reading import Source, Text, format_of, parquet_metadata, read_records, whole
+from offramp.files.reading import Source, Text, format_of, listed, parquet_metadata, read_records, whole
 from offramp.files.source import no_partner, text_columns
 
 __all__ = ["Columns", "Table", "read_hub", "read_table"]
@@ -112,15 +112,13 @@ def _choose(source: Source, label: str | None, there: list[str]) -> tuple[str, s
     text, pair = text_columns(source, [column for column in there if column != label])
     if text is None or label is None:
         what = "text" if text is None else "label"
-        raise BadInput(
-            f"{name} has the columns {', '.join(there)}; say with --{what}-column which one holds the {what}."
-        )
+        raise BadInput(f"{name} has the columns {listed(there)}; say with --{what}-column which one holds the {what}.")
     several = [part.strip() for part in label.split(",")] if label not in there else [label]
     for column in (text, pair, *several):
         if column is not None and column not in there:
             raise BadInput(f"{name}: {UnknownName('column', column, there)}")
     if pair is None and len(source.inputs or ()) == 2:
-        raise BadInput(f"{name} has the columns {', '.join(there)}; {no_partner(source)}")
+        raise BadInput(f"{name} has the columns {listed(there)}; {no_partner(source)}")
     return text, pair, label
 
 

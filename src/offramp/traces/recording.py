@@ -57,6 +57,7 @@ def record(
     `names` are the classes', in the labels' order.
     """
     check_free(file, overwrite)
+    file = file.resolve()  # behind a link, its target
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
         data = _pass(runner, texts, parts, progress)

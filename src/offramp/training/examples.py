@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
+from offramp.batching import Tokens
 from offramp.files.reading import Text
 
 __all__ = ["Examples", "GroupedOrder", "Padder"]
@@ -24,23 +25,16 @@ class Examples(Dataset[dict[str, Any]]):
     """Texts as token ids, one flat array for all of them, so that a million rows stay small."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], labels: Any, max_length: int):
+        tokens, lengths = Tokens(tokenizer, max_length), []
         parts: dict[str, list[NDArray[Any]]] = {}
-        lengths: list[int] = []
         for start in range(0, len(texts), CHUNK):
-            some = list(texts[start : start + CHUNK])
-            firsts = [text if isinstance(text, str) else text[0] for text in some]
-            pairs = None if isinstance(some[0], str) else [text[1] for text in some]
-            encoded = tokenizer(
-                firsts, pairs, truncation=True, max_length=max_length, return_attention_mask=False, verbose=False
-            )
-            lengths += [max(1, len(ids)) for ids in encoded["input_ids"]]
-            for key, rows in encoded.items():
-                # without special tokens an empty text has no token at all; one pad stands for it, as in serving
-                rows = [row or [(tokenizer.pad_token_id or 0) if key == "input_ids" else 0] for row in rows]
-                kind = np.int32 if key == "input_ids" else np.int8
-                parts.setdefault(key, []).append(np.concatenate([np.asarray(row, dtype=kind) for row in rows]))
+            ids, types = tokens.read(texts[start : start + CHUNK], start)
+            lengths.append(ids.lengths)
+            parts.setdefault("input_ids", []).append(ids.values.astype(np.int32))
+            if types is not None:
+                parts.setdefault("token_type_ids", []).append(types.values.astype(np.int8))
         self.columns = {key: np.concatenate(pieces) for key, pieces in parts.items()}
-        self.lengths = np.asarray(lengths)
+        self.lengths = np.concatenate(lengths)
         self.ends = np.cumsum(self.lengths)
         self.labels = None if labels is None else _compact(np.asarray(labels))
 

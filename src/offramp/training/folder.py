@@ -6,7 +6,10 @@ import json
 import logging
 import shutil
 import tempfile
+import zipfile
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from offramp.errors import CannotWrite
 from offramp.files.ours import MODEL, check_ours
@@ -25,7 +28,7 @@ ANY_RUN = ("output",)  # what may differ between a run and its continuation
 def check_place(settings: Settings) -> None:
     """Refuse an output that can be no folder, or that holds what the run reads."""
     folder = Path(settings.output)
-    if not folder.name:
+    if not folder.name or folder.name == "-":
         raise CannotWrite(f"{folder} is no folder for a model; name another.")
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; name a folder.")
@@ -114,10 +117,9 @@ def _check_same(settings: Settings, folder: Path, processes: int) -> None:
             )
 
     file = folder / CHECKPOINTS / PROCESSES
-    if file.is_file() and int(file.read_text()) != processes:
-        raise CannotWrite(
-            f"{folder} was begun with {file.read_text()} processes, not {processes}; resume with as many."
-        )
+    begun = file.read_bytes().decode("utf-8", "replace") if file.is_file() else str(processes)
+    if begun != str(processes):
+        raise CannotWrite(f"{folder} was begun with {begun!r:.20} processes, not {processes}; resume with as many.")
 
 
 def is_finished(folder: Path) -> bool:
@@ -130,10 +132,28 @@ def last_checkpoint(folder: Path) -> Path | None:
     found = []
     for path in folder.glob("checkpoint-*"):
         try:
-            found.append((int(json.loads((path / "trainer_state.json").read_text())["global_step"]), path))
-        except (OSError, ValueError, KeyError):
+            step = int(json.loads((path / "trainer_state.json").read_text())["global_step"])
+        except (OSError, ValueError, KeyError, TypeError):
             continue
+        if torn := _torn(path):
+            logger.warning("%s is truncated or corrupt: that checkpoint is left out.", torn)
+        else:
+            found.append((step, path))
     return max(found)[1] if found else None
+
+
+def _torn(checkpoint: Path) -> Path | None:
+    """A file of a checkpoint that a crash cut short; what torch writes is a zip, whose list stands at its end."""
+    for file in sorted(checkpoint.iterdir()):
+        if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):
+            return file
+        if file.suffix == ".safetensors":
+            try:
+                with safe_open(file, "np"):
+                    pass
+            except (SafetensorError, OSError):
+                return file
+    return None
 
 
 def checkpoints(folder: Path) -> dict[str, Path]:

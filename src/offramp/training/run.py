@@ -215,6 +215,7 @@ class Job:
 
     def _max_length(self) -> int:
         """As asked for, or as the model had it, or as the recipe's authors cut; what the model serves with, too."""
+        self.model.runner()  # says what is wrong with the tokenizer's own limit
         config = self.model.config
         most = config.family.max_length(config.backbone)
         wanted = self.settings.max_length or config.max_tokens

@@ -35,7 +35,11 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
             output.mkdir(exist_ok=True)
         for run in runs:
             folder.check(run, resume, overwrite, int(os.environ.get("WORLD_SIZE", "1")))
-    results = [train(run, resume=resume, overwrite=overwrite) for run in runs]
+    try:
+        results = [train(run, resume=resume, overwrite=overwrite) for run in runs]
+    finally:
+        if main and not any(output.iterdir()):  # refused before anything was trained
+            output.rmdir()
     dev: dict[str, Any] = {}
     for name in results[0].dev:
         scores = np.array([[exit_[result.metric] for exit_ in result.dev[name]] for result in results])
