@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from offramp.cli.main import main
 from offramp.recipes import RECIPES
@@ -28,8 +29,8 @@ TITLES = [title for title, found in FOUND.items() if found]
 
 def test_the_page_has_all_systems_and_their_commands():
     counts = {title: len(found) for title, found in FOUND.items()}
-    systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4}
-    assert counts == {"What they share": 0} | systems | {"EBERT": 0}
+    systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4, "EBERT": 4}
+    assert counts == {"What they share": 0} | systems
 
 
 def test_every_option_in_our_column_is_one_of_ours():
@@ -62,11 +63,22 @@ def write_task(folder: Path, header: str, line: str, *, train: int = 16, test: s
         (folder / f"{split}.tsv").write_text("\n".join([titles, *filled]) + "\n")
 
 
+def write_ebert(folder: Path) -> None:
+    """EBERT's golden checkpoint with positions for 64 tokens."""
+    shutil.copytree(TESTS / "golden" / "ebert-bert" / "checkpoint", folder)
+    weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    name = "bert.embeddings.position_embeddings.weight"
+    weights[name] = torch.cat([weights[name], weights[name]])[:64]
+    torch.save(weights, folder / "pytorch_model.bin")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """A folder with encoders under their names on the Hub, the downloads of GLUE and ELUE, and a DeeBERT checkpoint."""
     root = tmp_path_factory.mktemp("originals")
-    deep = {"num_hidden_layers": DEPTH}
+    deep = {"num_hidden_layers": DEPTH, "max_position_embeddings": 64}
     save_encoder("bert", root / "bert-base-uncased", **deep)
     save_encoder("albert", root / "albert-base-v2", **deep, num_hidden_groups=1, inner_group_num=1)
     save_encoder(
@@ -85,6 +97,7 @@ def place(tmp_path_factory) -> Path:
     write_task(root / "GLUE" / "STS-B", f"{header}\tscore", "{place}" + "\t-" * 6 + "\t{text}\tit was\t{value:.3f}")
     checkpoint = TESTS / "golden" / "deebert-bert-2" / "checkpoint"
     shutil.copytree(checkpoint, root / "saved_models" / "bert-base" / "SST-2" / "two_stage")
+    write_ebert(root / "ebert-checkpoint")
     return root
 
 
@@ -117,7 +130,7 @@ def check_evaluation(output: str, command: list[str]) -> None:
     assert len(runs) == 1  # a few rows make one checkpoint, at the end
     for run in runs:
         found = json.loads(run.read_text())
-        assert len(np.load(run.parent / "each_layer.npy")) == DEPTH
+        assert len(np.load(run.parent / "each_layer.npy")) == (1 if found["width"] else DEPTH)
         for policy, name in (("entropy", "--thresholds"), ("learned", "--thresholds"), ("patience", "--patience")):
             if policy in command and name in command:
                 wanted = [float(one) for one in option(command, name).split(",")]

@@ -28,7 +28,16 @@ from tests.pages import DOCS, blocks, codes, commands, known_options, option, qu
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
-PAGES = ("choosing.md", "policies.md", "splitting.md", "inputs.md", "outputs.md", "machine.md", "calibrating-again.md")
+PAGES = (
+    "choosing.md",
+    "policies.md",
+    "width.md",
+    "splitting.md",
+    "inputs.md",
+    "outputs.md",
+    "machine.md",
+    "calibrating-again.md",
+)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -350,6 +359,14 @@ MANY = [text for text, _ in rows(400)]
 
 def told(runner, texts: list[str]) -> list[tuple[str, int, float]]:
     return [(answer.label, answer.exit_layer, round(answer.score, 4)) for answer in runner.predict(texts)]
+
+
+def test_width_runs(place, glue, capsys):
+    shutil.copytree(glue, "GLUE")
+    train = ["train", "bert-base-uncased", "--task", "sst-2", "--data-dir", "GLUE", "--recipe", "plain"]
+    assert main(quick([*train, "--output", "my-plain-model"])) == 0
+    run_page("width.md")
+    assert "of the layers' operations are left (target 60.0 %)" in capsys.readouterr().out
 
 
 def test_inputs_runs(place, capsys):

@@ -34,6 +34,9 @@ from offramp.traces.trace import Trace
 __all__ = ["CalibrationOptions", "CalibrationResult", "calibrate", "check_folder"]
 
 
+GATED = "The full model is this one at its full depth, its gates at work."
+
+
 @dataclass(frozen=True)
 class CalibrationResult:
     """What was found; without a policy nothing was written."""
@@ -113,6 +116,8 @@ def _calibrate(
         policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance)
     else:
         policy, choice = promised(trace, promise, options, origin)
+    if trace.kept is not None:
+        choice = choice | {"sentence": f"{choice['sentence']} {GATED}"}
     evidence = choice | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),

@@ -31,7 +31,7 @@ from offramp.traces.operations import saved_by_width
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
-from offramp.width.counting import blocks_of
+from offramp.width.counting import blocks_of, report
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
 
@@ -160,7 +160,16 @@ def width_of_rows(config: AdaptiveConfig, trace: Trace) -> dict[str, Any] | None
         "heads": [round(float(one), 3) for one in heads],
         "channels": [round(float(one), 1) for one in channels],
         "of": {"heads": config.num_heads, "channels": config.num_channels},
+        "original": _as_published(config, heads, channels, int(trace.about["model"]["max_length"])),
     }
+
+
+def _as_published(config: AdaptiveConfig, heads: Any, channels: Any, longest: int) -> dict[str, Any]:
+    """EBERT's own account: every row as long as it may be, heads of 64, a gate per head; its three lines."""
+    width = config.gating
+    length = (width.pad_to if width else None) or longest
+    made = report(heads, channels, length, blocks_of(config, "original"), original=True)
+    return {"length": length, "full": made.full, "dynamic": made.dynamic, "ratio": made.ratio, "lines": made.lines}
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:

@@ -80,7 +80,9 @@ def width_table(results: Mapping[str, Any]) -> str | None:
     ]
     head = ["kept in layer", *(str(layer) for layer in range(1, len(width["heads"]) + 1)), ""]
     target = "" if width["target"] is None else f" (target {percent(width['target'])} %)"
-    return f"{aligned(head, rows)}\n{percent(width['ratio'])} % of the layers' operations are left{target}."
+    told = f"{aligned(head, rows)}\n{percent(width['ratio'])} % of the layers' operations are left{target}."
+    published = width["original"]
+    return f"{told} As EBERT counts, at {published['length']} tokens: {percent(published['ratio'])} %."
 
 
 def live_table(results: Mapping[str, Any]) -> str:
