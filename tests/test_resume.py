@@ -48,16 +48,17 @@ def die_behind_a_checkpoint(stage: str, steps: int) -> None:
     [
         ("romebert-sd-gr", 8, {"accumulation": 2}),
         ("deebert", 8, {"accumulation": 2}),
+        ("ebert", 8, {"recipe_options": {"ffn_block": 4}}),
         ("berxit-alternating", 7, {"accumulation": 2}),
         ("joint", 8, {"epochs": 20, "select": "mean", "early_stopping": 3}),
     ],
 )
 def test_killed_and_resumed_is_the_same_as_never_stopped(recipe, steps, more, encoders, glue, tmp_path):
-    """Kill −9 behind a checkpoint in the middle of an epoch (of deebert's second stage too), then resume."""
+    """Kill −9 behind a checkpoint in the middle of an epoch (of a second stage too), then resume."""
     options = {"recipe": recipe, "epochs": 4, "save_every": 2, "eval_every": 2, "select": "none"} | more
     whole = command(settings(encoders["bert"], glue, tmp_path / "whole", **options), tmp_path / "whole.yaml")
     torn = command(settings(encoders["bert"], glue, tmp_path / "torn", **options), tmp_path / "torn.yaml")
-    stage = "2" if recipe == "deebert" else "1"
+    stage = "2" if recipe in ("deebert", "ebert") else "1"
     ended, killed = programs.run(
         (programs.offramp, whole), (programs.offramp, torn, die_behind_a_checkpoint, stage, steps)
     )
