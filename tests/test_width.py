@@ -21,9 +21,10 @@ from offramp.width.counting import blocks_of
 from offramp.width.gates import Gate
 from offramp.width.spec import Width
 from tests.calls import fails
-from tests.tiny import adaptive, random_batch, save_encoder
+from tests.tiny import adaptive, random_batch, save_encoder, tokenizer
 
-GATED = ("bert", "roberta", "xlm-roberta", "electra", "elasticbert", "distilbert")
+GATED = ("bert", "roberta", "xlm-roberta", "electra", "elasticbert", "distilbert", "mpnet")
+TYPELESS = ("roberta", "xlm-roberta", "distilbert", "mpnet")
 FAST = ["--max-steps", "2", "--cpu", "--batch-size", "8", "--select", "none", "--calibration-split", "0"]
 
 
@@ -88,7 +89,7 @@ def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtyp
         ]
         for _ in range(config.num_layers)
     ]
-    batch = random_batch(rows, seed, types=family not in ("roberta", "xlm-roberta", "distilbert"))
+    batch = random_batch(rows, seed, types=family not in TYPELESS)
     try:
         set_masks(model, masks)
         model.to(dtype)
@@ -111,7 +112,7 @@ def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtyp
 @pytest.mark.parametrize("family", GATED)
 def test_a_batch_is_its_rows_with_gates_and_exits(family, models):
     model = models(family, block=4)
-    batch = random_batch(7, 3, types=family not in ("roberta", "xlm-roberta", "distilbert"))
+    batch = random_batch(7, 3, types=family not in TYPELESS)
     with torch.no_grad():
         together = model(**batch, policy="entropy:1.09")
         for row in range(7):
@@ -125,7 +126,7 @@ def test_a_batch_is_its_rows_with_gates_and_exits(family, models):
 def test_open_gates_are_the_plain_model(models):
     for family in GATED:
         model = models(family)
-        batch = random_batch(4, 5, types=family not in ("roberta", "xlm-roberta", "distilbert"))
+        batch = random_batch(4, 5, types=family not in TYPELESS)
         ones = [
             [torch.ones(4, model.config.num_heads), torch.ones(4, model.config.num_channels)]
         ] * model.config.num_layers
@@ -220,6 +221,10 @@ def test_a_plain_checkpoint_is_no_ebert_and_the_other_way_round(tmp_path, capsys
     assert "PABEE" in fails(capsys, "convert", golden, "--kind", "pabee", "-o", tmp_path / "m")
     assert main(["convert", str(golden), "-o", str(tmp_path / "m")]) == 0
     assert "--pad-to" in capsys.readouterr().out
+    assert "gates prune heads and channels per input" in (tmp_path / "m" / "README.md").read_text()
+    tokenizer().save_pretrained(tmp_path / "m")
+    (tmp_path / "a.txt").write_text("good film\n")
+    assert "convert it again with --pad-to" in fails(capsys, "predict", tmp_path / "m", tmp_path / "a.txt")
     padded = ["convert", str(golden), "-o", str(tmp_path / "padded"), "--pad-to"]
     assert main([*padded, "20"]) == 0
     assert AdaptiveModel.from_pretrained(tmp_path / "padded").config.gating.pad_to == 20

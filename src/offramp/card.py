@@ -32,7 +32,7 @@ Made with offramp.
 | answer | {problem} |
 | labels | {labels} |
 | policy | `{policy}` |
-{promise}{notes}
+{width}{promise}{notes}
 | exit on layer | head | reads |
 |---|---|---|
 {exits}
@@ -68,8 +68,17 @@ def model_card(config: AdaptiveConfig) -> str:
         problem=config.problem.title,
         labels="one number" if config.problem.is_regression else ", ".join(config.labels),
         policy=config.exit_policy,
+        width=_width(config),
         promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
         notes=f"\n{config.notes}\n" if config.notes else "",
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
+
+
+def _width(config: AdaptiveConfig) -> str:
+    width = config.gating
+    if width is None:
+        return ""
+    each = f"{width.head_group} heads, {width.block} channels together"
+    return f"| width | gates prune heads and channels per input ({each}), for {width.target:.0%} of the operations |\n"

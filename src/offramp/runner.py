@@ -133,6 +133,12 @@ class Runner:
         """A stream's texts as chunks of batches on this device."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+        width = self.config.gating
+        if width is not None and width.first == "all" and width.pad_to is None:
+            raise BadModel(
+                f"{self.name}: its first gate reads padding, and nothing says how far its training padded rows; "
+                "convert it again with --pad-to, the training's maximum length."
+            )
         budget = padded_tokens(batch_tokens, self.device)
         if chunk is not None and chunk < 1:
             raise BadValue(f"chunk is {chunk}; it is at least 1.")

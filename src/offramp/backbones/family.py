@@ -123,6 +123,10 @@ class Family(ABC):
         """The parts of layer `index`, for gates; a family without them is refused before it gets any."""
         raise NotImplementedError
 
+    def hides(self, inside: Inside) -> Tensor | None:
+        """What a layer made of parts adds to its attention's scores, (rows or 1, heads or 1, length or 1, length)."""
+        return inside.attention
+
     def start(self, encoder: Any, batch: Batch, pad_to: int | None = None) -> Inside:
         """Embed a batch, its padding cut to the longest row.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from offramp.backbones.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
+from offramp.width.parts import Parts, like_mpnet
 
 __all__ = ["MPNet"]
 
@@ -18,6 +19,7 @@ class MPNet(Family):
 
     name: ClassVar[str] = "mpnet"
     has_pooler: ClassVar[bool] = True
+    has_gates: ClassVar[bool] = True
 
     def own_head(self, config: PreTrainedConfig) -> OwnHead:
         """A dense layer and a projection, both under `classifier`."""
@@ -47,3 +49,12 @@ class MPNet(Family):
     def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
         """One transformer layer with the shared bias."""
         return self.block(encoder, index)(inside.hidden, inside.attention, inside.extra["bias"])[0]
+
+    def parts(self, encoder: Any, index: int) -> Parts:
+        """Under MPNet's own names."""
+        return like_mpnet(self.block(encoder, index))
+
+    def hides(self, inside: Inside) -> Tensor | None:
+        """Padding, and the bias."""
+        bias = inside.extra["bias"]
+        return bias if inside.attention is None else bias + inside.attention

@@ -93,8 +93,8 @@ def _notes(checkpoint: Checkpoint, options: ConvertOptions) -> list[str]:
     notes = []
     if options.pad_to is None:
         notes.append(
-            "Its first gate reads padding, too, and the checkpoint does not say how far rows were padded: convert with "
-            "--pad-to, the max_seq_length of its training, or answers depend on the batch."
+            "Its first gate reads padding, too, and the checkpoint does not say how far rows were padded: before it "
+            "answers texts, convert it with --pad-to, the max_seq_length of its training."
         )
     if checkpoint.config.get("fill_mode") not in (None, "zero"):
         notes.append(f"fill_mode {checkpoint.config['fill_mode']} had no effect in the original and has none here.")

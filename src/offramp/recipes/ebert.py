@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from offramp.config import AdaptiveConfig
 
 __all__ = ["Ebert"]
+
+logger = logging.getLogger("offramp")
 
 MODES = ("gumbel", "topk")
 
@@ -45,6 +48,8 @@ class Ebert(Recipe):
         """The gates that a model gets."""
         from offramp.width.spec import Width
 
+        if self.head_mode == "gumbel" and self.ffn_mode == "topk":
+            logger.warning("With topk channels nothing pulls the heads to the target; their gates are free.")
         return Width(
             self.head_mode,
             self.ffn_mode,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Parts", "like_bert", "like_distilbert"]
+__all__ = ["Parts", "like_bert", "like_distilbert", "like_mpnet"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,26 @@ def like_bert(layer: Any) -> Parts:
         float(inner.dropout.p),
         output.dropout,
         output.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.dropout,
+        layer.output.LayerNorm,
+        int(inner.num_attention_heads),
+    )
+
+
+def like_mpnet(layer: Any) -> Parts:
+    """MPNet: BERT's layers, but for the names in its attention."""
+    inner, outer = layer.attention.attn, layer.attention
+    return Parts(
+        inner.q,
+        inner.k,
+        inner.v,
+        inner.o,
+        float(inner.dropout.p),
+        outer.dropout,
+        outer.LayerNorm,
         layer.intermediate.dense,
         layer.intermediate.intermediate_act_fn,
         layer.output.dense,

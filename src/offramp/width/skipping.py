@@ -58,7 +58,7 @@ def attend_kept(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, 
             split_heads(functional.linear(chosen, one.weight[some], _part(one.bias, some)), (end - first) * group)
             for one in (parts.query, parts.key, parts.value)
         )
-        mask = hides if hides is None or places is None else hides.index_select(0, places)
+        mask = _seen_by(hides, slice(first * group, end * group), places)
         seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
         _add(out, functional.linear(seen, parts.out.weight[:, some]), places)
     return parts.attention_norm(out.add_(hidden))
@@ -73,6 +73,15 @@ def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int) -> Tensor:
         inner = parts.act(functional.linear(chosen, parts.up.weight[some], _part(parts.up.bias, some)))
         _add(out, functional.linear(inner, parts.down.weight[:, some]), places)
     return parts.norm(out.add_(hidden))
+
+
+def _seen_by(hides: Tensor | None, heads: slice, places: Tensor | None) -> Tensor | None:
+    """What is added to some heads' scores for some rows; one for all stays one for all."""
+    if hides is None:
+        return None
+    if hides.shape[1] > 1:
+        hides = hides[:, heads]
+    return hides if places is None or hides.shape[0] == 1 else hides.index_select(0, places)
 
 
 def _start(bias: Tensor | None, like: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int,
         heads, channels = gates.of(index + 1)
         head_logits = heads(_first(inside) if index == 0 else inside.hidden[:, 0])
         head_mask = heads.mask(head_logits)
-        hidden = _attend(gates, parts, inside, head_mask, encoder.training)
+        hidden = _attend(gates, parts, inside.hidden, family.hides(inside), head_mask, encoder.training)
         channel_logits = channels(hidden[:, 0])
         channel_mask = channels.mask(channel_logits)
         hidden = _feed(gates, parts, hidden, channel_mask)
@@ -56,15 +56,15 @@ def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int,
     return inside
 
 
-def _attend(gates: Gates, parts: Parts, inside: Inside, mask: Tensor, training: bool) -> Tensor:
-    hidden, group = inside.hidden, gates.width.head_group
+def _attend(gates: Gates, parts: Parts, hidden: Tensor, hides: Tensor | None, mask: Tensor, training: bool) -> Tensor:
+    group = gates.width.head_group
     kept = _to_skip(gates, mask)
     if kept is not None:
         length, size = hidden.shape[1:]
         unit = group * parts.head_size * (8 * size + 4 * length)
         if gates.skips == "always" or pays(kept, length, unit, size):
-            return attend_kept(parts, hidden, inside.attention, kept, group)
-    return attend(parts, hidden, inside.attention, spread(mask, group), training)
+            return attend_kept(parts, hidden, hides, kept, group)
+    return attend(parts, hidden, hides, spread(mask, group), training)
 
 
 def _feed(gates: Gates, parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
