@@ -17,6 +17,7 @@ from offramp.tasks import TASKS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
+from write_width import section as width_section
 from write_findings import low_exits, on_the_way, slow_heads, told_apart
 
 plt.switch_backend("Agg")
@@ -237,6 +238,7 @@ def main() -> None:
     )
     lines += on_the_way(runs)
     lines += section()
+    lines += width_section()
     lines += elue(runs)
     lines += small(runs)
     (DOCS / "results.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
