@@ -17,8 +17,8 @@ from offramp.tasks import TASKS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
-from write_width import section as width_section
 from write_findings import low_exits, on_the_way, slow_heads, told_apart
+from write_width import section as width_section
 
 plt.switch_backend("Agg")
 plt.rcParams["svg.hashsalt"] = "offramp"  # the same figure is the same file

@@ -160,7 +160,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(trained, tmp_path, caplog
     copy = shutil.copytree(stage, tmp_path / "stage")
     whole = sorted(copy.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     assert last_checkpoint(copy) == whole[-1] and len(whole) > 1
-    for name in ("optimizer.pt", "model.safetensors"):
+    for name in ("optimizer.pt", "model.safetensors", "config.json"):
         content = (whole[-1] / name).read_bytes()
         (whole[-1] / name).write_bytes(content[: len(content) // 2])
         assert last_checkpoint(copy) == whole[-2]

@@ -109,10 +109,10 @@ def opened(source: Source) -> Iterator[BinaryIO]:
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(source.file).open("rb"))
+            unpacked = _unpacked(cast(BinaryIO, stack.enter_context(Path(source.file).open("rb"))))
         except OSError as err:
             raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
-        yield _unpacked(cast(BinaryIO, file))
+        yield unpacked
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO:
@@ -140,6 +140,8 @@ def _line(source: Source, file: BinaryIO, number: int) -> bytes:
         raw = file.readline(LONGEST + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as err:
         raise source.at(number, f"what gzip packed is cut off or damaged ({err}); copy it again.") from err
+    except OSError as err:
+        raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
     if len(raw) > LONGEST:
         raise source.at(number, f"longer than {LONGEST:,} bytes; is this a file of texts?")
     return raw

@@ -10,8 +10,10 @@ import zipfile
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
 
-from offramp.errors import CannotWrite
+from offramp.errors import CannotWrite, OfframpError
+from offramp.files.faults import loading
 from offramp.files.ours import MODEL, check_ours
 from offramp.files.writing import writing
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
@@ -153,6 +155,11 @@ def _torn(checkpoint: Path) -> Path | None:
                     pass
             except (SafetensorError, OSError):
                 return file
+    try:
+        with loading(checkpoint):
+            AutoConfig.from_pretrained(checkpoint)
+    except OfframpError:
+        return checkpoint / "config.json"
     return None
 
 
