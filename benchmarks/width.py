@@ -34,6 +34,7 @@ from setting import make_tokenizer, read_texts
 
 LAYERS, HEADS = 12, 12
 SHARES, BATCHES, BLOCKS = (0.8, 0.6, 0.4), (1, 8, 32), (1, 64, 128, 256)
+GROUPS = {1: 1, 64: 3, 128: 3, 256: 3}  # heads that go together, by the block: 1 as published
 FULL = 128  # tokens of a long row
 TEXTS = 64
 
@@ -89,7 +90,7 @@ def make_model(size: int, block: int) -> AdaptiveModel:
         intermediate_size=4 * size,
     )
     model = AdaptiveModel(AdaptiveConfig(backbone=config, exits=[ExitSpec(LAYERS, "linear", "mean")]))
-    model.add_gates(Width(target=0.6, block=block).to_dict())
+    model.add_gates(Width(target=0.6, block=block, head_group=GROUPS[block]).to_dict())
     return model.eval()
 
 

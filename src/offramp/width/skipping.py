@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from offramp.width.masked import split_heads
@@ -49,19 +49,46 @@ def runs(kept: Kept) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
 
 def attend_kept(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int) -> Tensor:
     """The attention block behind its LayerNorm, from the heads that each row keeps."""
-    size = parts.head_size * group
+    alike = bool((kept == kept[:1]).all())
+    add = _attend_alike if alike else _attend_apart
     out = _start(parts.out.bias, hidden)
+    add(parts, hidden, hides, kept, group, out)
+    return parts.attention_norm(out.add_(hidden))
+
+
+def _attend_alike(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor) -> None:
+    """All rows keep the same heads: attention runs once, over these."""
+    size = parts.head_size * group
+    places = [slice(first * size, end * size) for first, end, _ in runs(kept)]
+    if not places:
+        return
+    query, key, value = (
+        split_heads(_joined([_linear(one, hidden, some) for some in places]), int(kept[0].sum()) * group)
+        for one in (parts.query, parts.key, parts.value)
+    )
+    if hides is not None and hides.shape[1] > 1:
+        hides = hides[:, np.flatnonzero(np.repeat(kept[0], group))]
+    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=hides).transpose(1, 2).flatten(2)
+    start = 0
+    for some in places:
+        end = start + some.stop - some.start
+        _add(out, seen[..., start:end], parts.out.weight[:, some], None)
+        start = end
+
+
+def _attend_apart(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor) -> None:
+    """Rows keep different heads: those that keep a run of them are gathered, and what it gives is added back."""
+    size = parts.head_size * group
     for first, end, rows in runs(kept):
         some = slice(first * size, end * size)
         chosen, places = _gather(hidden, rows)
         query, key, value = (
-            split_heads(functional.linear(chosen, one.weight[some], _part(one.bias, some)), (end - first) * group)
+            split_heads(_linear(one, chosen, some), (end - first) * group)
             for one in (parts.query, parts.key, parts.value)
         )
         mask = _seen_by(hides, slice(first * group, end * group), places)
         seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
-        _add(out, functional.linear(seen, parts.out.weight[:, some]), places)
-    return parts.attention_norm(out.add_(hidden))
+        _add(out, seen, parts.out.weight[:, some], places)
 
 
 def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int) -> Tensor:
@@ -70,8 +97,8 @@ def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int) -> Tensor:
     for first, end, rows in runs(kept):
         some = slice(first * block, end * block)
         chosen, places = _gather(hidden, rows)
-        inner = parts.act(functional.linear(chosen, parts.up.weight[some], _part(parts.up.bias, some)))
-        _add(out, functional.linear(inner, parts.down.weight[:, some]), places)
+        inner = parts.act(_linear(parts.up, chosen, some))
+        _add(out, inner, parts.down.weight[:, some], places)
     return parts.norm(out.add_(hidden))
 
 
@@ -89,8 +116,9 @@ def _start(bias: Tensor | None, like: Tensor) -> Tensor:
     return out if bias is None else out.add_(bias)
 
 
-def _part(bias: Tensor | None, some: slice) -> Tensor | None:
-    return None if bias is None else bias[some]
+def _linear(layer: nn.Linear, inputs: Tensor, some: slice) -> Tensor:
+    """Some of a linear layer's outputs."""
+    return functional.linear(inputs, layer.weight[some], None if layer.bias is None else layer.bias[some])
 
 
 def _gather(hidden: Tensor, rows: NDArray[np.int64] | None) -> tuple[Tensor, Tensor | None]:
@@ -100,8 +128,14 @@ def _gather(hidden: Tensor, rows: NDArray[np.int64] | None) -> tuple[Tensor, Ten
     return hidden.index_select(0, places), places
 
 
-def _add(out: Tensor, made: Tensor, places: Tensor | None) -> None:
+def _add(out: Tensor, inner: Tensor, weight: Tensor, places: Tensor | None) -> None:
+    """Add what a part of a linear layer makes of its inputs, for all rows or for some."""
     if places is None:
-        out.add_(made)
+        flat = out.view(-1, out.shape[-1])
+        flat.addmm_(inner.reshape(-1, inner.shape[-1]), weight.T)
     else:
-        out.index_add_(0, places, made)
+        out.index_add_(0, places, functional.linear(inner, weight))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
