@@ -123,6 +123,22 @@ def test_a_batch_is_its_rows_with_gates_and_exits(family, models):
     assert len(set(together.exit_layer.tolist())) > 1 or family != "bert"
 
 
+def test_weights_that_change_are_packed_again(models):
+    """Skipping keeps a copy of the heads' weights, which must not outlive them."""
+    model = models("bert", block=4)
+    batch = random_batch(3, 2)
+    model.gates.skips = "always"
+    with torch.no_grad():
+        before = model(**batch).logits
+        model.backbone.encoder.layer[0].attention.self.value.weight.mul_(1.5)
+        skipped = model(**batch).logits
+        model.gates.skips = "never"
+        assert torch.allclose(skipped, model(**batch).logits, atol=1e-5)
+        assert not torch.allclose(skipped, before, atol=1e-4)
+        model.backbone.encoder.layer[0].attention.self.value.weight.div_(1.5)
+    model.gates.skips = "auto"
+
+
 def test_open_gates_are_the_plain_model(models):
     for family in GATED:
         model = models(family)

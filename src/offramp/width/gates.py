@@ -76,6 +76,7 @@ class Gates(nn.ModuleDict):
         width.check(heads, channels)
         self.width = width
         self.skips = "auto"  # what is pruned is left out where that is faster; always, never: for tests and benchmarks
+        self.packed: dict[int, Any] = {}  # heads' weights as skipping reads them, by layer; not saved
         for layer in range(1, layers + 1):
             prune = width.prune
             self[str(layer)] = nn.ModuleDict(

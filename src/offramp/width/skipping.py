@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offramp.width.masked import split_heads
 from offramp.width.parts import Parts
 
-__all__ = ["Kept", "attend_kept", "feed_kept", "pays", "runs"]
+__all__ = ["Kept", "Packed", "attend_kept", "feed_kept", "pack", "pays", "runs"]
 
 Kept = NDArray[np.bool_]  # (rows, units)
+Packed = tuple[Tensor, Tensor | None]  # weight and bias of all heads
 # in operations that the time would have bought, fitted with benchmarks/width.py: what a run of units costs by itself,
 RUN = 4e6
 MOVE = 100  # and what a token costs per channel of the encoder where its rows are gathered and added back
@@ -47,48 +47,70 @@ def runs(kept: Kept) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
             yield int(first), int(end), None if len(rows) == len(kept) else rows
 
 
-def attend_kept(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int) -> Tensor:
+def attend_kept(
+    parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, packed: Packed | None = None
+) -> Tensor:
     """The attention block behind its LayerNorm, from the heads that each row keeps."""
+    packed = pack(parts) if packed is None else packed
     alike = bool((kept == kept[:1]).all())
-    add = _attend_alike if alike else _attend_apart
     out = _start(parts.out.bias, hidden)
-    add(parts, hidden, hides, kept, group, out)
+    (_attend_alike if alike else _attend_apart)(parts, packed, hidden, hides, kept, group, out)
     return parts.attention_norm(out.add_(hidden))
 
 
-def _attend_alike(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor) -> None:
+def pack(parts: Parts) -> Packed:
+    """Query, key and value of each head behind one another, so that a run of heads is one product."""
+    linears = (parts.query, parts.key, parts.value)
+    split = (parts.heads, parts.head_size)
+    weight = torch.stack([one.weight.detach().view(*split, -1) for one in linears], 1).flatten(0, 2)
+    bias = None
+    if parts.query.bias is not None:
+        bias = torch.stack([one.bias.detach().view(*split) for one in linears], 1).flatten()
+    return weight, bias
+
+
+def _attend_alike(
+    parts: Parts, packed: Packed, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor
+) -> None:
     """All rows keep the same heads: attention runs once, over these."""
-    size = parts.head_size * group
-    places = [slice(first * size, end * size) for first, end, _ in runs(kept)]
+    places = [(first * group, end * group) for first, end, _ in runs(kept)]
     if not places:
         return
-    query, key, value = (
-        split_heads(_joined([_linear(one, hidden, some) for some in places]), int(kept[0].sum()) * group)
-        for one in (parts.query, parts.key, parts.value)
-    )
+    made = _joined([_project(packed, hidden, *place, parts.head_size) for place in places])
     if hides is not None and hides.shape[1] > 1:
         hides = hides[:, np.flatnonzero(np.repeat(kept[0], group))]
-    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=hides).transpose(1, 2).flatten(2)
+    seen = _attention(made, hides)
     start = 0
-    for some in places:
-        end = start + some.stop - some.start
-        _add(out, seen[..., start:end], parts.out.weight[:, some], None)
-        start = end
+    for first, end in places:
+        stop = start + (end - first) * parts.head_size
+        _add(out, seen[..., start:stop], parts.out.weight[:, first * parts.head_size : end * parts.head_size], None)
+        start = stop
 
 
-def _attend_apart(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor) -> None:
+def _attend_apart(
+    parts: Parts, packed: Packed, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, out: Tensor
+) -> None:
     """Rows keep different heads: those that keep a run of them are gathered, and what it gives is added back."""
-    size = parts.head_size * group
     for first, end, rows in runs(kept):
-        some = slice(first * size, end * size)
         chosen, places = _gather(hidden, rows)
-        query, key, value = (
-            split_heads(_linear(one, chosen, some), (end - first) * group)
-            for one in (parts.query, parts.key, parts.value)
-        )
-        mask = _seen_by(hides, slice(first * group, end * group), places)
-        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+        heads = slice(first * group, end * group)
+        made = _project(packed, chosen, heads.start, heads.stop, parts.head_size)
+        seen = _attention(made, _seen_by(hides, heads, places))
+        some = slice(heads.start * parts.head_size, heads.stop * parts.head_size)
         _add(out, seen, parts.out.weight[:, some], places)
+
+
+def _project(packed: Packed, inputs: Tensor, first: int, end: int, size: int) -> Tensor:
+    """Query, key and value of some heads, (rows, length, heads, 3, head size)."""
+    weight, bias = packed
+    some = slice(first * 3 * size, end * 3 * size)
+    made = functional.linear(inputs, weight[some], None if bias is None else bias[some])
+    return made.view(*inputs.shape[:2], end - first, 3, size)
+
+
+def _attention(made: Tensor, hides: Tensor | None) -> Tensor:
+    query, key, value = made.permute(3, 0, 2, 1, 4)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=hides).transpose(1, 2).flatten(2)
 
 
 def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int) -> Tensor:
@@ -138,4 +160,4 @@ def _add(out: Tensor, inner: Tensor, weight: Tensor, places: Tensor | None) -> N
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

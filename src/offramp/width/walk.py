@@ -12,7 +12,7 @@ from offramp.backbones import Family, Inside
 from offramp.width.gates import Gates
 from offramp.width.masked import attend, feed, spread
 from offramp.width.parts import Parts
-from offramp.width.skipping import Kept, attend_kept, feed_kept, pays
+from offramp.width.skipping import Kept, Packed, attend_kept, feed_kept, pack, pays
 
 __all__ = ["Watch", "walk"]
 
@@ -42,7 +42,7 @@ def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int,
         heads, channels = gates.of(index + 1)
         head_logits = heads(_first(inside) if index == 0 else inside.hidden[:, 0])
         head_mask = heads.mask(head_logits)
-        hidden = _attend(gates, parts, inside.hidden, family.hides(inside), head_mask, encoder.training)
+        hidden = _attend(gates, index + 1, parts, inside.hidden, family.hides(inside), head_mask)
         channel_logits = channels(hidden[:, 0])
         channel_mask = channels.mask(channel_logits)
         hidden = _feed(gates, parts, hidden, channel_mask)
@@ -63,8 +63,18 @@ def _attend(gates: Gates, parts: Parts, hidden: Tensor, hides: Tensor | None, ma
         length, size = hidden.shape[1:]
         unit = group * parts.head_size * (8 * size + 4 * length)
         if gates.skips == "always" or pays(kept, length, unit, size):
-            return attend_kept(parts, hidden, hides, kept, group)
-    return attend(parts, hidden, hides, spread(mask, group), training)
+            return attend_kept(parts, hidden, hides, kept, group, _packed(gates, layer, parts))
+    return attend(parts, hidden, hides, spread(mask, group), parts.query.training)
+
+
+def _packed(gates: Gates, layer: int, parts: Parts) -> Packed:
+    """A layer's heads packed for skipping; made again when its weights have changed."""
+    weights = [one.weight for one in (parts.query, parts.key, parts.value)]
+    now = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
+    if layer not in gates.packed or gates.packed[layer][0] != now:
+        gates.packed[layer] = (now, pack(parts))
+    packed: Packed = gates.packed[layer][1]
+    return packed
 
 
 def _feed(gates: Gates, parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
