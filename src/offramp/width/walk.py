@@ -56,7 +56,7 @@ def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int,
     return inside
 
 
-def _attend(gates: Gates, parts: Parts, hidden: Tensor, hides: Tensor | None, mask: Tensor, training: bool) -> Tensor:
+def _attend(gates: Gates, layer: int, parts: Parts, hidden: Tensor, hides: Tensor | None, mask: Tensor) -> Tensor:
     group = gates.width.head_group
     kept = _to_skip(gates, mask)
     if kept is not None:
