@@ -144,6 +144,18 @@ def test_what_has_no_end_is_refused(models, tmp_path, capsys, monkeypatch):
     )
 
 
+def test_a_damaged_parquet_file_is_named(models, tmp_path, capsys):
+    import pyarrow
+    from pyarrow import parquet
+
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["good film", "bad"] * 50}), file)
+    content = bytearray(file.read_bytes())
+    content[4:60] = b"\xff" * 56  # a column's own bytes; the list of columns stands at the end
+    file.write_bytes(content)
+    assert "a.parquet cannot be read as Parquet" in fails(capsys, "predict", models["unknown"], file)
+
+
 def test_a_quote_that_is_never_closed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("offramp.files.reading.LONGEST", 1000)
     (tmp_path / "a.csv").write_text('text,id\na,1\n"b,2\n' + "c,3\n" * 1000)

@@ -273,7 +273,16 @@ def parquet_metadata(source: Source) -> dict[bytes, bytes]:
 
 
 def _parquet_rows(source: Source) -> Iterator[Mapping[str, Any]]:
-    for batch in _parquet(source).iter_batches(1024):
+    from pyarrow import ArrowException
+
+    batches = _parquet(source).iter_batches(1024)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (ArrowException, OSError) as err:
+            raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
+        if batch is None:
+            return
         yield from batch.to_pylist()
 
 
