@@ -28,11 +28,14 @@ MOVE = 100  # and what a token costs per channel of the encoder where its rows a
 def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
     """Whether leaving units out takes less time than multiplying by zero; a unit costs so much per token."""
     rows, units = kept.shape
+    full = RUN + rows * length * unit * units
+    if RUN * int((kept[:, 1:] != kept[:, :-1]).any(0).sum()) > 2 * full:
+        return False  # far too many runs to look at them one by one
     cost = 0.0
     for first, end, some in runs(kept):
         tokens = length * (rows if some is None else len(some))
         cost += RUN + tokens * (unit * (end - first) + (0 if some is None else MOVE * size))
-    return cost < RUN + rows * length * unit * units
+    return cost < full
 
 
 def runs(kept: Kept) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
