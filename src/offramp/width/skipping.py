@@ -20,9 +20,9 @@ __all__ = ["Kept", "Packed", "attend_kept", "feed_kept", "pack", "pays", "runs"]
 
 Kept = NDArray[np.bool_]  # (rows, units)
 Packed = tuple[Tensor, Tensor | None]  # weight and bias of all heads
-# in operations that the time would have bought, fitted with benchmarks/width.py: what a run of units costs by itself,
-RUN = 4e6
-MOVE = 100  # and what a token costs per channel of the encoder where its rows are gathered and added back
+# in operations that the time would have bought (benchmarks/width.py): what a run of units costs by itself, and where
+# rows are gathered for it and added back, what that costs, and a token of them per channel of the encoder
+RUN, GATHER, MOVE = 4e6, 8e6, 120
 
 
 def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
@@ -34,7 +34,9 @@ def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
     cost = 0.0
     for first, end, some in runs(kept):
         tokens = length * (rows if some is None else len(some))
-        cost += RUN + tokens * (unit * (end - first) + (0 if some is None else MOVE * size))
+        cost += RUN + tokens * unit * (end - first)
+        if some is not None:
+            cost += GATHER + tokens * MOVE * size
     return cost < full
 
 
