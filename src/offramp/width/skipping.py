@@ -7,6 +7,7 @@ all rows keep the same units, rows are not gathered at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,10 +20,19 @@ from offramp.width.parts import Parts
 __all__ = ["Kept", "Packed", "attend_kept", "feed_kept", "pack", "pays", "runs"]
 
 Kept = NDArray[np.bool_]  # (rows, units)
-Packed = tuple[Tensor, Tensor | None]  # weight and bias of all heads
 # in operations that the time would have bought (benchmarks/width.py): what a run of units costs by itself, and where
 # rows are gathered for it and added back, what that costs, and a token of them per channel of the encoder
 RUN, GATHER, MOVE = 4e6, 8e6, 120
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A layer's weights as skipping reads them: what belongs to a unit lies together in memory."""
+
+    heads: Tensor  # query, key and value of each head behind one another, (heads × 3 × head size, hidden size)
+    bias: Tensor | None  # likewise
+    out: Tensor  # transposed, (heads × head size, hidden size)
+    down: Tensor  # transposed, (channels, hidden size)
 
 
 def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
@@ -52,11 +62,8 @@ def runs(kept: Kept) -> Iterator[tuple[int, int, NDArray[np.int64] | None]]:
             yield int(first), int(end), None if len(rows) == len(kept) else rows
 
 
-def attend_kept(
-    parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, packed: Packed | None = None
-) -> Tensor:
+def attend_kept(parts: Parts, hidden: Tensor, hides: Tensor | None, kept: Kept, group: int, packed: Packed) -> Tensor:
     """The attention block behind its LayerNorm, from the heads that each row keeps."""
-    packed = pack(parts) if packed is None else packed
     alike = bool((kept == kept[:1]).all())
     out = _start(parts.out.bias, hidden)
     (_attend_alike if alike else _attend_apart)(parts, packed, hidden, hides, kept, group, out)
@@ -64,14 +71,14 @@ def attend_kept(
 
 
 def pack(parts: Parts) -> Packed:
-    """Query, key and value of each head behind one another, so that a run of heads is one product."""
+    """Copies of a layer's weights, in that order."""
     linears = (parts.query, parts.key, parts.value)
     split = (parts.heads, parts.head_size)
     weight = torch.stack([one.weight.detach().view(*split, -1) for one in linears], 1).flatten(0, 2)
     bias = None
     if parts.query.bias is not None:
         bias = torch.stack([one.bias.detach().view(*split) for one in linears], 1).flatten()
-    return weight, bias
+    return Packed(weight, bias, *(one.weight.detach().T.contiguous() for one in (parts.out, parts.down)))
 
 
 def _attend_alike(
@@ -88,7 +95,7 @@ def _attend_alike(
     start = 0
     for first, end in places:
         stop = start + (end - first) * parts.head_size
-        _add(out, seen[..., start:stop], parts.out.weight[:, first * parts.head_size : end * parts.head_size], None)
+        _add(out, seen[..., start:stop], packed.out[first * parts.head_size : end * parts.head_size], None)
         start = stop
 
 
@@ -102,14 +109,13 @@ def _attend_apart(
         made = _project(packed, chosen, heads.start, heads.stop, parts.head_size)
         seen = _attention(made, _seen_by(hides, heads, places))
         some = slice(heads.start * parts.head_size, heads.stop * parts.head_size)
-        _add(out, seen, parts.out.weight[:, some], places)
+        _add(out, seen, packed.out[some], places)
 
 
 def _project(packed: Packed, inputs: Tensor, first: int, end: int, size: int) -> Tensor:
     """Query, key and value of some heads, (rows, length, heads, 3, head size)."""
-    weight, bias = packed
     some = slice(first * 3 * size, end * 3 * size)
-    made = functional.linear(inputs, weight[some], None if bias is None else bias[some])
+    made = functional.linear(inputs, packed.heads[some], None if packed.bias is None else packed.bias[some])
     return made.view(*inputs.shape[:2], end - first, 3, size)
 
 
@@ -118,14 +124,14 @@ def _attention(made: Tensor, hides: Tensor | None) -> Tensor:
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=hides).transpose(1, 2).flatten(2)
 
 
-def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int) -> Tensor:
+def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int, packed: Packed) -> Tensor:
     """The feed-forward block behind its LayerNorm, from the blocks of channels that each row keeps."""
     out = _start(parts.down.bias, hidden)
     for first, end, rows in runs(kept):
         some = slice(first * block, end * block)
         chosen, places = _gather(hidden, rows)
         inner = parts.act(_linear(parts.up, chosen, some))
-        _add(out, inner, parts.down.weight[:, some], places)
+        _add(out, inner, packed.down[some], places)
     return parts.norm(out.add_(hidden))
 
 
@@ -159,9 +165,9 @@ def _add(out: Tensor, inner: Tensor, weight: Tensor, places: Tensor | None) -> N
     """Add what a part of a linear layer makes of its inputs, for all rows or for some."""
     if places is None:
         flat = out.view(-1, out.shape[-1])
-        flat.addmm_(inner.reshape(-1, inner.shape[-1]), weight.T)
+        flat.addmm_(inner.reshape(-1, inner.shape[-1]), weight)
     else:
-        out.index_add_(0, places, functional.linear(inner, weight))
+        out.index_add_(0, places, inner @ weight)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

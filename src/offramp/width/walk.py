@@ -45,7 +45,7 @@ def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int,
         hidden = _attend(gates, index + 1, parts, inside.hidden, family.hides(inside), head_mask)
         channel_logits = channels(hidden[:, 0])
         channel_mask = channels.mask(channel_logits)
-        hidden = _feed(gates, parts, hidden, channel_mask)
+        hidden = _feed(gates, index + 1, parts, hidden, channel_mask)
         each = [head_mask.sum(-1) * width.head_group, channel_mask.sum(-1) * width.block]
         kept = torch.stack(each, dim=-1).unsqueeze(1)
         if inside.kept is not None:
@@ -68,8 +68,9 @@ def _attend(gates: Gates, layer: int, parts: Parts, hidden: Tensor, hides: Tenso
 
 
 def _packed(gates: Gates, layer: int, parts: Parts) -> Packed:
-    """A layer's heads packed for skipping; made again when its weights have changed."""
-    weights = [one.weight for one in (parts.query, parts.key, parts.value)]
+    """A layer's weights packed for skipping; made again when they have changed."""
+    linears = (parts.query, parts.key, parts.value, parts.out, parts.down)
+    weights = [value for one in linears for value in (one.weight, one.bias) if value is not None]
     now = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in weights]
     if layer not in gates.packed or gates.packed[layer][0] != now:
         gates.packed[layer] = (now, pack(parts))
@@ -77,13 +78,13 @@ def _packed(gates: Gates, layer: int, parts: Parts) -> Packed:
     return packed
 
 
-def _feed(gates: Gates, parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
+def _feed(gates: Gates, layer: int, parts: Parts, hidden: Tensor, mask: Tensor) -> Tensor:
     block = gates.width.block
     kept = _to_skip(gates, mask)
     if kept is not None:
         length, size = hidden.shape[1:]
         if gates.skips == "always" or pays(kept, length, 4 * size * block, size):
-            return feed_kept(parts, hidden, kept, block)
+            return feed_kept(parts, hidden, kept, block, _packed(gates, layer, parts))
     return feed(parts, hidden, spread(mask, block))
 
 
