@@ -187,7 +187,8 @@ class Runner:
 
     def warn_of_untrained(self, points: Sequence[ExitPoint]) -> None:
         """Say it where answers are to come from heads that were never trained."""
-        if random := [point.layer for point in points if point.layer in self.stepper.untrained()]:
+        untrained = self.stepper.untrained()
+        if random := [point.layer for point in points if point.layer in untrained]:
             on = f"layers {', '.join(map(str, random))}" if len(random) > 1 else f"layer {random[0]}"
             logger.warning(
                 "%s: the exits on %s were never trained and answer at random; `offramp train` trains them.",

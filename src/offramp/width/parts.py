@@ -37,15 +37,17 @@ class Parts:
 
 def like_bert(layer: Any) -> Parts:
     """BERT, RoBERTa, XLM-R, ELECTRA, ElasticBERT."""
-    inner, output = layer.attention.self, layer.attention.output
+    inner, outer = layer.attention.self, layer.attention.output
+    return _behind(layer, (inner.query, inner.key, inner.value, outer.dense), inner, outer)
+
+
+def _behind(layer: Any, linears: tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear], inner: Any, outer: Any) -> Parts:
+    """A layer whose attention keeps its dropout in `inner`, its residual's in `outer`, and whose rest is BERT's."""
     return Parts(
-        inner.query,
-        inner.key,
-        inner.value,
-        output.dense,
+        *linears,
         float(inner.dropout.p),
-        output.dropout,
-        output.LayerNorm,
+        outer.dropout,
+        outer.LayerNorm,
         layer.intermediate.dense,
         layer.intermediate.intermediate_act_fn,
         layer.output.dense,
@@ -58,21 +60,7 @@ def like_bert(layer: Any) -> Parts:
 def like_mpnet(layer: Any) -> Parts:
     """MPNet: BERT's layers, but for the names in its attention."""
     inner, outer = layer.attention.attn, layer.attention
-    return Parts(
-        inner.q,
-        inner.k,
-        inner.v,
-        inner.o,
-        float(inner.dropout.p),
-        outer.dropout,
-        outer.LayerNorm,
-        layer.intermediate.dense,
-        layer.intermediate.intermediate_act_fn,
-        layer.output.dense,
-        layer.output.dropout,
-        layer.output.LayerNorm,
-        int(inner.num_attention_heads),
-    )
+    return _behind(layer, (inner.q, inner.k, inner.v, inner.o), inner, outer)
 
 
 def like_distilbert(layer: Any) -> Parts:
