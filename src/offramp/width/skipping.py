@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from offramp.width.parts import Parts
@@ -22,7 +22,7 @@ __all__ = ["Kept", "Packed", "attend_kept", "feed_kept", "pack", "pays", "runs"]
 Kept = NDArray[np.bool_]  # (rows, units)
 # in operations that the time would have bought (benchmarks/width.py): what a run of units costs by itself, and where
 # rows are gathered for it and added back, what that costs, and a token of them per channel of the encoder
-RUN, GATHER, MOVE = 4e6, 8e6, 120
+RUN, GATHER, MOVE = 2e6, 4e6, 120
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
     """Whether leaving units out takes less time than multiplying by zero; a unit costs so much per token."""
     rows, units = kept.shape
     full = RUN + rows * length * unit * units
+    if rows == 1:
+        starts = int(kept[0, 0]) + int((kept[0, 1:] & ~kept[0, :-1]).sum())
+        return RUN * starts + length * unit * float(kept.sum()) < full
     if RUN * int((kept[:, 1:] != kept[:, :-1]).any(0).sum()) > 2 * full:
         return False  # far too many runs to look at them one by one
     cost = 0.0
@@ -88,10 +91,17 @@ def _attend_alike(
     places = [(first * group, end * group) for first, end, _ in runs(kept)]
     if not places:
         return
-    made = _joined([_project(packed, hidden, *place, parts.head_size) for place in places])
+    count = sum(end - first for first, end in places)
+    made = hidden.new_empty(hidden.shape[0] * hidden.shape[1], count * 3 * parts.head_size)
+    start = 0
+    for first, end in places:
+        some = slice(first * 3 * parts.head_size, end * 3 * parts.head_size)
+        stop = start + some.stop - some.start
+        _product(hidden, packed.heads[some], _some(packed.bias, some), made[:, start:stop])
+        start = stop
     if hides is not None and hides.shape[1] > 1:
         hides = hides[:, np.flatnonzero(np.repeat(kept[0], group))]
-    seen = _attention(made, hides)
+    seen = _attention(made.view(*hidden.shape[:2], count, 3, parts.head_size), hides)
     start = 0
     for first, end in places:
         stop = start + (end - first) * parts.head_size
@@ -115,7 +125,7 @@ def _attend_apart(
 def _project(packed: Packed, inputs: Tensor, first: int, end: int, size: int) -> Tensor:
     """Query, key and value of some heads, (rows, length, heads, 3, head size)."""
     some = slice(first * 3 * size, end * 3 * size)
-    made = functional.linear(inputs, packed.heads[some], None if packed.bias is None else packed.bias[some])
+    made = functional.linear(inputs, packed.heads[some], _some(packed.bias, some))
     return made.view(*inputs.shape[:2], end - first, 3, size)
 
 
@@ -127,11 +137,18 @@ def _attention(made: Tensor, hides: Tensor | None) -> Tensor:
 def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int, packed: Packed) -> Tensor:
     """The feed-forward block behind its LayerNorm, from the blocks of channels that each row keeps."""
     out = _start(parts.down.bias, hidden)
-    for first, end, rows in runs(kept):
-        some = slice(first * block, end * block)
-        chosen, places = _gather(hidden, rows)
-        inner = parts.act(_linear(parts.up, chosen, some))
-        _add(out, inner, packed.down[some], places)
+    found = [(slice(first * block, end * block), rows) for first, end, rows in runs(kept)]
+    tokens = [hidden.shape[1] * (len(hidden) if rows is None else len(rows)) for _, rows in found]
+    sizes = [count * (some.stop - some.start) for count, (some, _) in zip(tokens, found, strict=True)]
+    flat = hidden.new_empty(sum(sizes))  # all runs behind one another: the activation is one operation
+    places = []
+    for part, count, (some, rows) in zip(flat.split(sizes), tokens, found, strict=True):
+        chosen, place = _gather(hidden, rows)
+        _product(chosen, parts.up.weight[some], _some(parts.up.bias, some), part.view(count, -1))
+        places.append(place)
+    for part, place, (some, _) in zip(parts.act(flat).split(sizes), places, found, strict=True):
+        inner = part.view(-1, hidden.shape[1], some.stop - some.start)
+        _add(out, inner, packed.down[some], place)
     return parts.norm(out.add_(hidden))
 
 
@@ -149,9 +166,17 @@ def _start(bias: Tensor | None, like: Tensor) -> Tensor:
     return out if bias is None else out.add_(bias)
 
 
-def _linear(layer: nn.Linear, inputs: Tensor, some: slice) -> Tensor:
-    """Some of a linear layer's outputs."""
-    return functional.linear(inputs, layer.weight[some], None if layer.bias is None else layer.bias[some])
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """What a part of a linear layer makes of all tokens, written to where it belongs."""
+    flat = inputs.reshape(-1, inputs.shape[-1])
+    if bias is None:
+        torch.mm(flat, weight.T, out=out)
+    else:
+        torch.addmm(bias, flat, weight.T, out=out)
+
+
+def _some(bias: Tensor | None, some: slice) -> Tensor | None:
+    return None if bias is None else bias[some]
 
 
 def _gather(hidden: Tensor, rows: NDArray[np.int64] | None) -> tuple[Tensor, Tensor | None]:
@@ -168,7 +193,3 @@ def _add(out: Tensor, inner: Tensor, weight: Tensor, places: Tensor | None) -> N
         flat.addmm_(inner.reshape(-1, inner.shape[-1]), weight)
     else:
         out.index_add_(0, places, inner @ weight)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
