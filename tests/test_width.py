@@ -200,8 +200,16 @@ def test_train_evaluate_and_save(encoders, glue, tmp_path, capsys):
     assert "of the layers' operations are left (target 60.0 %)" in capsys.readouterr().out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert 0 < results["width"]["ratio"] < 1.5 and len(results["width"]["heads"]) == model.config.num_layers
+    exits = results["width"]["exits"]
+    assert sum(one["rows"] for one in exits) == results["data"]["rows"]
+    whole = sum(one["rows"] * one["layer"] * one["heads"] for one in exits if one["rows"])
+    assert len(exits) == 1 and whole == pytest.approx(
+        results["data"]["rows"] * sum(results["width"]["heads"]), rel=1e-3
+    )
     assert main(["info", str(tmp_path / "model")]) == 0
-    assert "gates on heads (gumbel, groups of 1) and channels (gumbel, blocks of 8)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "gates on heads (gumbel, groups of 1) and channels (gumbel, blocks of 8)" in told
+    assert "keeps up to there" in told and "channels per layer" in told
 
 
 def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):

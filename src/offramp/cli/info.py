@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
             "backbone": sum(value.numel() for value in model.backbone.parameters()),
             "exits": sum(value.numel() for value in model.exits.parameters()),
         },
+        "kept": kept_in_training(Path(args.model)),
         "machine": {"short types": [name for name, there in half_precision().items() if there]},
         "tokenizer": not Path(args.model).is_dir()
         or any((Path(args.model) / name).is_file() for name in TOKENIZER_FILES),
@@ -64,6 +65,16 @@ def describe(config: AdaptiveConfig) -> dict[str, Any]:
     }
 
 
+def kept_in_training(folder: Path) -> dict[str, list[float]] | None:
+    """Heads and channels that the last logged batch of training kept, per layer; None where nobody wrote it down."""
+    try:
+        stages = json.loads((folder / "scores.json").read_text("utf-8"))["stages"]
+        logged = [entry for stage in stages for entry in stage["history"] if "width_heads" in entry]
+        return {name: [float(one) for one in logged[-1][f"width_{name}"]] for name in ("heads", "channels")}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
 def _written(name: str, facts: dict[str, Any]) -> str:
     size = facts["parameters"]
     share = size["exits"] / (size["exits"] + size["backbone"])
@@ -87,6 +98,11 @@ def _written(name: str, facts: dict[str, Any]) -> str:
             f"  width       gates on heads ({width['heads']}, groups of {width['head_group']}) and channels "
             f"({width['channels']}, blocks of {width['block']}), for {width['target']:.0%} of the operations"
         )
+    kept = facts["kept"]
+    if kept:
+        lines.append("  kept        by layer, in the last logged batch of training; of a file's rows: offramp evaluate")
+        lines.append("    heads     " + " ".join(f"{one:.1f}" for one in kept["heads"]))
+        lines.append("    channels  " + " ".join(f"{one:.0f}" for one in kept["channels"]))
     if facts["lte"]:
         lines.append("  lte         yes: policy learned can be used")
     if facts["ramp"]:
@@ -94,8 +110,13 @@ def _written(name: str, facts: dict[str, Any]) -> str:
     if not facts["tokenizer"]:
         lines.append("  tokenizer   none: put the backbone's tokenizer files beside the model before it reads texts")
     lines.append("")
-    lines.append("  layer  head    reads")
-    lines += [f"  {spec['layer']:>5}  {spec['head']:<7} {spec['pooling']}" for spec in facts["exits"]]
+    lines.append("  layer  head    reads" + ("             keeps up to there" if kept else ""))
+    for spec in facts["exits"]:
+        line = f"  {spec['layer']:>5}  {spec['head']:<7} {spec['pooling']}"
+        if kept:
+            heads, channels = (sum(kept[name][: spec["layer"]]) / spec["layer"] for name in ("heads", "channels"))
+            line = f"{line:<34}{heads:.1f} heads, {channels:.0f} channels per layer"
+        lines.append(line)
     return "\n".join(lines)
 
 

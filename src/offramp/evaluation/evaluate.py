@@ -9,14 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
 from offramp.evaluation.timing import race
+from offramp.evaluation.width import width_of_rows
 from offramp.files.ours import RUN
 from offramp.files.writing import staged_folder
 from offramp.policies import Never, Policy, parse
@@ -27,11 +25,9 @@ from offramp.report.page import render
 from offramp.runner import Runner
 from offramp.tasks.rows import TaskRows
 from offramp.traces.about import check_labels, check_trace, of_data
-from offramp.traces.operations import saved_by_width
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
-from offramp.width.counting import blocks_of, report
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
 
@@ -136,7 +132,7 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         "elue": {"length": options.elue_length, "track": track(trace.about["model"]["parameters"])},
         "examples": extremes(trace, data, policy),
         "calibration": config.calibrated if policy == config.exit_policy else None,
-        "width": width_of_rows(config, trace),
+        "width": width_of_rows(config, trace, policy),
     }
     if options.live:
         results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))])
@@ -144,32 +140,6 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
     return results
-
-
-def width_of_rows(config: AdaptiveConfig, trace: Trace) -> dict[str, Any] | None:
-    """What gates kept of the full width, per layer and of all operations; None without gates."""
-    if trace.kept is None:
-        return None
-    rows = len(trace)
-    full = blocks_of(config, "exact").full(np.asarray(trace.lengths, dtype=np.float64))
-    saved = saved_by_width(config, trace.lengths, np.asarray(trace.kept))[:, -1]
-    heads, channels = np.asarray(trace.kept, dtype=np.float64).sum(0).T / rows
-    return {
-        "target": None if config.gating is None else config.gating.target,
-        "ratio": float(1 - saved.sum() / full.sum()),  # of the layers' operations, gates counted
-        "heads": [round(float(one), 3) for one in heads],
-        "channels": [round(float(one), 1) for one in channels],
-        "of": {"heads": config.num_heads, "channels": config.num_channels},
-        "original": _as_published(config, heads, channels, int(trace.about["model"]["max_length"])),
-    }
-
-
-def _as_published(config: AdaptiveConfig, heads: Any, channels: Any, longest: int) -> dict[str, Any]:
-    """EBERT's own account: every row as long as it may be, heads of 64, a gate per head; its three lines."""
-    width = config.gating
-    length = (width.pad_to if width else None) or longest
-    made = report(heads, channels, length, blocks_of(config, "original"), original=True)
-    return {"length": length, "full": made.full, "dynamic": made.dynamic, "ratio": made.ratio, "lines": made.lines}
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:

@@ -70,7 +70,7 @@ def policies_table(results: Mapping[str, Any]) -> str:
 
 
 def width_table(results: Mapping[str, Any]) -> str | None:
-    """Heads and channels that rows keep, layer by layer; None without gates."""
+    """Heads and channels that rows keep, layer by layer, and by the exit where they leave; None without gates."""
     width = results.get("width")
     if not width:
         return None
@@ -82,7 +82,16 @@ def width_table(results: Mapping[str, Any]) -> str | None:
     target = "" if width["target"] is None else f" (target {percent(width['target'])} %)"
     told = f"{aligned(head, rows)}\n{percent(width['ratio'])} % of the layers' operations are left{target}."
     published = width["original"]
-    return f"{told} As EBERT counts, at {published['length']} tokens: {percent(published['ratio'])} %."
+    told = f"{told} As EBERT counts, at {published['length']} tokens: {percent(published['ratio'])} %."
+    left = [one for one in width["exits"] if one["rows"]]
+    if len(width["exits"]) == 1 or not left:
+        return told
+    head = ["left at layer", "rows", "heads", "channels", "operations of these layers"]
+    rows = [
+        [str(one["layer"]), f"{one['rows']:,}", f"{one['heads']:.1f}", f"{one['channels']:,.0f}", percent(one["ratio"])]
+        for one in left
+    ]
+    return f"{told}\n\n{aligned(head, rows)}"
 
 
 def live_table(results: Mapping[str, Any]) -> str:

@@ -142,11 +142,11 @@ def feed_kept(parts: Parts, hidden: Tensor, kept: Kept, block: int, packed: Pack
     sizes = [count * (some.stop - some.start) for count, (some, _) in zip(tokens, found, strict=True)]
     flat = hidden.new_empty(sum(sizes))  # all runs behind one another: the activation is one operation
     places = []
-    for part, count, (some, rows) in zip(flat.split(sizes), tokens, found, strict=True):
+    for part, count, (some, rows) in zip(flat.split_with_sizes(sizes), tokens, found, strict=True):
         chosen, place = _gather(hidden, rows)
         _product(chosen, parts.up.weight[some], _some(parts.up.bias, some), part.view(count, -1))
         places.append(place)
-    for part, place, (some, _) in zip(parts.act(flat).split(sizes), places, found, strict=True):
+    for part, place, (some, _) in zip(parts.act(flat).split_with_sizes(sizes), places, found, strict=True):
         inner = part.view(-1, hidden.shape[1], some.stop - some.start)
         _add(out, inner, packed.down[some], place)
     return parts.norm(out.add_(hidden))
