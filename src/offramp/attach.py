@@ -11,18 +11,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+)
 
 from offramp import policies
-from offramp.backbones import Family
+from offramp.backbones import Family, OwnHead
 from offramp.config import HEADS, POOLINGS, AdaptiveConfig, ExitSpec, exit_layers, family_of
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import loading
+from offramp.problems import SPAN
 
 __all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "add_exits", "attach"]
 
 logger = logging.getLogger("offramp")
 
+CLASSIFIER, SPANS = "ForSequenceClassification", "ForQuestionAnswering"
+ENDS = ("start", "end")
 HUB_OPTIONS = ("revision", "cache_dir", "token", "subfolder", "local_files_only", "force_download")
 
 
@@ -32,7 +41,7 @@ class ExitOptions:
 
     exits: str | Iterable[int] = "all"
     heads: str = "auto"  # linear, pooler, shared, family
-    pooling: str = "auto"  # first, mean
+    pooling: str = "auto"  # first, mean; of spans tokens
     num_labels: int | None = None
     labels: Sequence[str] | None = None
     problem_type: str | None = None
@@ -61,23 +70,30 @@ def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
     if backbone.model_type == "offramp":
         raise BadModel(f"{checkpoint} is an offramp model already; load it with AdaptiveModel.from_pretrained.")
     family = family_of(backbone)
+    if asked.problem_type is None and _is_of(backbone, SPANS):
+        asked = replace(asked, problem_type=SPAN.name)
     shortened = _shorten(backbone, asked.num_layers)
-    names = _own_labels(checkpoint, backbone, asked)
+    names = _own_span(backbone, asked) if _asks_spans(asked) else _own_labels(checkpoint, backbone, asked)
     own = names is not None and not shortened
     if own and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
-    source, encoder, dtype = _load(checkpoint, backbone, own, shortened, options)
+    kind: Any = AutoModel if not own else AutoModelForSequenceClassification
+    if own and _asks_spans(asked):
+        kind = AutoModelForQuestionAnswering
+    source, encoder, dtype = _load(checkpoint, backbone, kind, shortened, options)
     backbone.dtype = dtype
     backbone._name_or_path = ""  # where it lay on this machine is nobody's business
     config = _config(backbone, family, asked, names, own)
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}
-    weights |= _heads(config, family, encoder, source if own else None)
+    weights |= _heads(config, family, encoder, source if own else None, _own_head(family, backbone, asked))
     return Attached(config, _in_order(weights, config, names) if own else weights)
 
 
 def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: ExitOptions) -> Attached:
     """More exits on a model of ours that has one, behind its last layer; that one stays as it is."""
     family, backbone = config.family, config.backbone
+    if config.problem.is_span:
+        asked = replace(asked, problem_type=SPAN.name)
     heads, pooling = _style(family, backbone, asked)
     (own,) = config.exit_specs
     specs = [ExitSpec(layer, heads, pooling) for layer in exit_layers(asked.exits, config.num_layers)]
@@ -116,8 +132,17 @@ def _shorten(backbone: PreTrainedConfig, layers: int | None) -> bool:
     return True
 
 
-def _is_classifier(backbone: PreTrainedConfig) -> bool:
-    return any(name.endswith("ForSequenceClassification") for name in backbone.architectures or ())
+def _is_of(backbone: PreTrainedConfig, kind: str) -> bool:
+    return any(name.endswith(kind) for name in backbone.architectures or ())
+
+
+def _asks_spans(asked: ExitOptions) -> bool:
+    return asked.problem_type == SPAN.name
+
+
+def _own_span(backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
+    """What a question answering model's two outputs are called; None: its head is not kept."""
+    return [*ENDS] if _is_of(backbone, SPANS) and not asked.fresh_head else None
 
 
 def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
@@ -126,7 +151,7 @@ def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions)
     Classes are matched by name, whatever their case and order. Those that nobody named (LABEL_0, …), and numbers from
     0 on, stand for positions. Other names would turn answers round, so they need a fresh head.
     """
-    if not _is_classifier(backbone) or asked.fresh_head:
+    if not _is_of(backbone, CLASSIFIER) or asked.fresh_head:
         return None
     own = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
     count = len(asked.labels) if asked.labels is not None else asked.num_labels
@@ -160,10 +185,10 @@ def _in_order(weights: dict[str, Tensor], config: AdaptiveConfig, names: Sequenc
 
 
 def _load(
-    checkpoint: str, backbone: PreTrainedConfig, own: bool, shortened: bool, options: Mapping[str, Any]
+    checkpoint: str, backbone: PreTrainedConfig, kind: Any, shortened: bool, options: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], torch.dtype]:
     """The checkpoint's own state dict, its encoder's, and their type."""
-    kind = AutoModelForSequenceClassification if own else AutoModel
+    own = kind is not AutoModel
     with loading(checkpoint):
         model, report = kind.from_pretrained(checkpoint, config=backbone, output_loading_info=True, **options)
     backbone._attn_implementation = model.config._attn_implementation
@@ -204,8 +229,10 @@ def _config(
     layers = exit_layers(asked.exits, backbone.num_hidden_layers)
     specs = [ExitSpec(layer, heads, pooling) for layer in layers]
     if own:
-        specs[-1] = replace(specs[-1], head="family", pooling=family.own_head(backbone).pooling)
+        specs[-1] = replace(specs[-1], head="family", pooling=_own_head(family, backbone, asked).pooling)
     labels = names if asked.labels is None else asked.labels
+    if _asks_spans(asked):
+        labels = ENDS
     if (asked.num_labels is not None and asked.num_labels < 1) or (labels is not None and not labels):
         raise BadValue("A model needs at least one label (one alone: a regression).")
     naming: dict[str, Any] = {"num_labels": asked.num_labels or 2}
@@ -235,11 +262,22 @@ def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tu
     if pooling == "auto":
         own = family.own_head(backbone).pooling
         pooling = {"linear": "mean", "family": own}.get(heads, "first")
+        pooling = "tokens" if _asks_spans(asked) else pooling
+    if (pooling == "tokens") is not _asks_spans(asked):
+        raise BadValue("Spans are read at every token, and nothing else is; leave --pooling out.")
     return heads, pooling
 
 
+def _own_head(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> OwnHead:
+    return family.own_span_head(backbone) if _asks_spans(asked) else family.own_head(backbone)
+
+
 def _heads(
-    config: AdaptiveConfig, family: Family, encoder: Mapping[str, Tensor], source: Mapping[str, Tensor] | None
+    config: AdaptiveConfig,
+    family: Family,
+    encoder: Mapping[str, Tensor],
+    source: Mapping[str, Tensor] | None,
+    own: OwnHead,
 ) -> dict[str, Tensor]:
     """The exits' weights that the checkpoint brings: its poolers, its final norm, its own head."""
     weights: dict[str, Tensor] = {}
@@ -258,7 +296,6 @@ def _heads(
         if family.pre_norm and spec is not specs[-1]:
             take("final_norm", f"exits.{spec.layer}.input_norm")
     if source is not None:
-        own = family.own_head(config.backbone)
         last = f"exits.{specs[-1].layer}"
         take(own.dense, f"{last}.dense", source)
         take(own.dense_norm, f"{last}.dense_norm", source)

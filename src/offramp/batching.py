@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from offramp.errors import BadInput, BadValue
 from offramp.files.reading import Text
 from offramp.stepper import Batch
 
-__all__ = ["CHUNK", "Chunk", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
+__all__ = ["CHUNK", "Chunk", "Ragged", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
 
 Ints = NDArray[np.int64]
 
@@ -136,10 +137,15 @@ class Ragged:
         flat = itertools.chain.from_iterable(rows)
         return cls(np.fromiter(flat, dtype=np.int64, count=int(lengths.sum())), lengths)
 
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each row begins."""
+        return np.cumsum(self.lengths) - self.lengths
+
     def padded(self, rows: Ints, pad: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Some rows as a table (rows, longest), and where it is real."""
         lengths = self.lengths[rows]
-        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        starts = self.starts[rows]
         columns = np.arange(max(1, int(lengths.max())))
         real = columns < lengths[:, None]
         table = np.full(real.shape, pad, dtype=np.int64)

@@ -53,7 +53,7 @@ LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hi
 LARGEST = 10_000_000  # of any of them
 HOTTEST = 1_000_000  # a temperature that leaves nothing of an answer
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
-POOLINGS = {"first": "the first token", "mean": "the mean over real tokens"}
+POOLINGS = {"first": "the first token", "mean": "the mean over real tokens", "tokens": "every token, for spans"}
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class AdaptiveConfig(PreTrainedConfig):
     notes: str | None = None  # what the card says beyond the config
     max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
     inputs: list[str] | None = None  # the columns that it was trained on: of a text, or of a text and its partner
+    no_answer: bool = False  # of spans: whether a context may have no answer (SQuAD 2.0)
     width: Any = None  # EBERT's gates on every layer: how they decide and what they are to keep; null: none
     calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
@@ -130,13 +131,26 @@ class AdaptiveConfig(PreTrainedConfig):
         self.width = None if width is None else width.to_dict()
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
-        self.problem  # noqa: B018 -- says what is wrong with it
+        self._check_reading(specs)
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
+
+    def _check_reading(self, specs: Sequence[ExitSpec]) -> None:
+        """Spans are read at every token, whatever else is not."""
+        if self.problem.is_span and self.num_labels != 2:
+            raise BadModel(f"A span has two outputs per token, start and end; `id2label` names {self.num_labels}.")
+        for spec in specs:
+            if (spec.pooling == "tokens") is not self.problem.is_span:
+                raise BadModel(
+                    f"The exit on layer {spec.layer} reads {POOLINGS[spec.pooling]}, and the model answers with "
+                    f"{self.problem.title}; only spans are read at every token."
+                )
+        if self.ramp and self.problem.is_span:
+            raise BadModel("`ramp` is of a converted classifier; a model of spans has none.")
 
     def _check_fields(self) -> None:
         """Refuse values that nobody wrote on purpose, each by its name."""
         family_of(self.backbone)
-        for name in ("lte", "faithful"):
+        for name in ("lte", "faithful", "no_answer"):
             if not isinstance(getattr(self, name), bool):
                 raise BadModel(f"`{name}` is {getattr(self, name)!r:.60}; it is true or false.")
         if self.ramp is not None and (not isinstance(self.ramp, str) or self.ramp not in RAMPS):

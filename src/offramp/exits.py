@@ -16,7 +16,7 @@ __all__ = ["Exits", "Head"]
 
 
 class Head(nn.Module):
-    """One exit: reads the first token or the mean over real tokens, transforms it, classifies.
+    """One exit: reads the first token, the mean over real tokens, or every token; transforms it, classifies.
 
     `features` is the classifier's input, which LTE reads too; `forward` is the logits.
     """
@@ -35,11 +35,14 @@ class Head(nn.Module):
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
     def features(self, inside: Inside, shared: nn.Module | None = None) -> Tensor:
-        """The classifier's input, (rows, hidden size)."""
+        """The classifier's input, (rows, hidden size), or (rows, tokens, hidden size) where every token is read."""
         hidden = inside.hidden[:, :1] if self.pooling == "first" else inside.hidden
         if self.input_norm is not None:
             hidden = self.input_norm(hidden)
-        read = hidden[:, 0] if self.pooling == "first" else _mean(hidden, inside.weights)
+        if self.pooling == "tokens":
+            read = hidden
+        else:
+            read = hidden[:, 0] if self.pooling == "first" else _mean(hidden, inside.weights)
         if shared is not None:
             read = shared(read)
         if self.dense is not None:
@@ -49,7 +52,7 @@ class Head(nn.Module):
         return self.dropout(read) if self.training else read
 
     def forward(self, features: Tensor) -> Tensor:
-        """The logits, (rows, classes)."""
+        """The logits, (rows, classes), or (rows, tokens, classes)."""
         logits = self.classifier(features)
         if self.temperature == 1.0:
             return logits
@@ -108,7 +111,7 @@ class Exits(nn.ModuleDict):
 
 def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
     family, backbone = config.family, config.backbone
-    own = family.head_shape(backbone)
+    own = family.span_head_shape(backbone) if config.problem.is_span else family.head_shape(backbone)
     shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
         shape = replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))

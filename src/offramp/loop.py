@@ -17,6 +17,7 @@ from torch import Tensor
 
 from offramp.errors import BadValue
 from offramp.policies import Memory, Policy
+from offramp.problems.span import LOW
 from offramp.stepper import Batch, ExitPoint, Positions, Said, Stepper
 
 __all__ = ["Answered", "Flight", "Landed", "collect", "every_exit", "join", "run", "start", "step", "within_budget"]
@@ -31,6 +32,7 @@ class Answered:
     logits: Tensor  # (rows, classes)
     exit: Tensor  # (rows,), the exit's number, from 1
     layer: Tensor  # (rows,), the layer that the exit sits on, from 1
+    tokens: Tensor | None = None  # (rows, tokens, 2), of spans: the logits of every token there
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ def step(
     if len(stay) == 0:
         return None, Landed(flight.rows, said)
     leave = np.flatnonzero(decided)
-    logits = said.logits.index_select(0, _tensor(leave, said.logits))
-    landed = Landed(_numbers(flight, leave), replace(said, logits=logits, uncertainty=None, kept=None))
+    gone = _tensor(leave, said.logits)
+    tokens = None if said.tokens is None else said.tokens.index_select(0, gone)
+    left = replace(said, logits=said.logits.index_select(0, gone), uncertainty=None, kept=None, tokens=tokens)
+    landed = Landed(_numbers(flight, leave), left)
     if memory:
         kept = _tensor(stay, leaves)
         memory = {key: value.index_select(0, kept) for key, value in memory.items()}
@@ -138,15 +142,22 @@ def collect(landed: Sequence[Landed]) -> Answered:
     if len(landed) == 1 and landed[0].rows is None:
         said, rows = landed[0].said, len(landed[0].said.logits)
         exits, layers = np.full(rows, said.exit), np.full(rows, said.layer)
-        return Answered(said.logits, *(_tensor(numbers, said.logits) for numbers in (exits, layers)))
+        return Answered(said.logits, _tensor(exits, said.logits), _tensor(layers, said.logits), said.tokens)
     order = np.concatenate([group.rows for group in landed if group.rows is not None])
     sizes = [len(group.said.logits) for group in landed]
     left_by = np.empty((2, len(order)), dtype=np.int64)
     places = [[group.said.exit for group in landed], [group.said.layer for group in landed]]
     left_by[:, order] = np.repeat(places, sizes, axis=1)
     logits = torch.cat([group.said.logits for group in landed])
-    logits = torch.empty_like(logits).index_copy_(0, _tensor(order, logits), logits)
-    return Answered(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits))
+    back = _tensor(order, logits)
+    logits = torch.empty_like(logits).index_copy_(0, back, logits)
+    each = [group.said.tokens for group in landed if group.said.tokens is not None]
+    tokens = None
+    if each:  # rows that stayed were cut to the longest of them
+        longest = max(one.shape[1] for one in each)
+        padded = [torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]), value=LOW) for one in each]
+        tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, back, torch.cat(padded))
+    return Answered(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits), tokens)
 
 
 def _numbers(flight: Flight[State], places: Positions) -> Positions:

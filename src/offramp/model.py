@@ -16,6 +16,7 @@ from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
@@ -55,7 +56,9 @@ class AdaptiveOutput(ModelOutput):
     """The answers, and where each row left; every exit's answer in training and on request."""
 
     loss: Tensor | None = None
-    logits: Tensor | None = None  # (rows, classes), at the exit where the row left
+    logits: Tensor | None = None  # (rows, classes), at the exit where the row left; of spans their summary
+    start_logits: Tensor | None = None  # (rows, tokens), of spans, at the exit where the row left
+    end_logits: Tensor | None = None
     exit_layer: Tensor | None = None  # (rows,), from 1
     exit_logits: Tensor | None = None  # (rows, exits, classes)
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
@@ -253,7 +256,8 @@ class AdaptiveModel(PreTrainedModel):
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
         gates = None if self.gates_are_open else self.gates
-        return TorchStepper(config.family, self.backbone, self.exits, config.problem, equilibrium, gates)
+        parts = (config.family, self.backbone, self.exits, config.problem)
+        return TorchStepper(*parts, equilibrium, gates, bool(config.faithful))
 
     def add_gates(self, width: dict[str, Any]) -> None:
         """Give every layer fresh gates; about half of what they prune is pruned until they are trained."""
@@ -285,6 +289,9 @@ class AdaptiveModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        marks: Tensor | None = None,
         policy: str | Policy | None = None,
         threshold: Threshold | None = None,
         max_layers: int | None = None,
@@ -295,27 +302,33 @@ class AdaptiveModel(PreTrainedModel):
         In training mode, with labels or with `output_exits`, every exit answers for every row. The loss
         is the plain sum of the exits' losses. In evaluation mode `logits` are the policy's choice all
         the same.
+
+        Spans: `labels` are (rows, 2), or `start_positions` and `end_positions`; `marks` (rows, tokens) say where an
+        answer may end (1) and where it may also start (3), everywhere without them.
         """
-        batch = {"input_ids": input_ids}
-        if attention_mask is not None:
-            batch["attention_mask"] = attention_mask
-        if token_type_ids is not None:
-            batch["token_type_ids"] = token_type_ids
+        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "marks": marks}
+        batch = {"input_ids": input_ids} | {name: value for name, value in given.items() if value is not None}
+        if start_positions is not None and end_positions is not None:
+            labels = torch.stack([start_positions.view(-1), end_positions.view(-1)], dim=1)
         stepper = self.stepper
         chosen = None if self.training else self.config.choose(policy, threshold)
         if chosen is not None and labels is None and not output_exits:
             answered = run(stepper, batch, chosen, max_layers)
-            return AdaptiveOutput(logits=answered.logits, exit_layer=answered.layer)
+            start, end = _ends(answered.tokens)
+            return AdaptiveOutput(logits=answered.logits, start_logits=start, end_logits=end, exit_layer=answered.layer)
         every = every_exit(stepper, batch)
         loss = None
         if labels is not None:
-            losses = [said.problem.loss(said.logits, labels) for said in self.trained_exits(every)]
+            losses = [said.problem.loss(said.raw, labels) for said in self.trained_exits(every)]
             loss = torch.stack(losses).sum()
         answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
         uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
+        start, end = _ends(answered.tokens)
         return AdaptiveOutput(
             loss=loss,
             logits=answered.logits,
+            start_logits=start,
+            end_logits=end,
             exit_layer=answered.layer,
             exit_logits=torch.stack([said.logits for said in every], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
@@ -353,6 +366,11 @@ class AdaptiveModel(PreTrainedModel):
             chunk=chunk,
             progress=progress,
         )
+
+
+def _ends(tokens: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A span's logits of start and end."""
+    return (None, None) if tokens is None else (tokens[..., 0], tokens[..., 1])
 
 
 def gates_of(config: AdaptiveConfig) -> Gates | None:
@@ -401,3 +419,4 @@ def _check_kind(name: Any, hub_options: dict[str, Any]) -> None:
 
 AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
 AutoModelForSequenceClassification.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
+AutoModelForQuestionAnswering.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

@@ -50,9 +50,15 @@ class Said:
     exit: int  # its number, from 1
     layer: int  # the layer that it sits on, from 1
     problem: Problem
-    logits: Tensor  # (rows, classes)
+    logits: Tensor  # (rows, classes); of spans their summary
     uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
     kept: Tensor | None = None  # (rows, layers so far, 2), with gates: the heads and channels that each row ran
+    tokens: Tensor | None = None  # (rows, tokens, 2), of spans: what `logits` are a summary of
+
+    @property
+    def raw(self) -> Tensor:
+        """What a loss takes: the logits, of spans every token's."""
+        return self.logits if self.tokens is None else self.tokens
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,10 @@ class DistilBert(Family):
         """Dense, ReLU, dropout."""
         return HeadShape(dense=True, activation="relu", dropout=float(config.seq_classif_dropout))
 
+    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """Dropout."""
+        return HeadShape(dropout=float(config.qa_dropout))
+
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words and positions."""
         return encoder.embeddings(ids)

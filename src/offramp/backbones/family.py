@@ -36,12 +36,13 @@ class HeadShape:
 
 @dataclass(frozen=True)
 class OwnHead:
-    """Where the family's own sequence classifier keeps the parts of its head.
+    """Where the family's own classifier keeps the parts of its head.
 
-    Module names in the state dict of `…ForSequenceClassification`; `pooling` is what that head reads.
+    Module names in the state dict of `…ForSequenceClassification` (or `…ForQuestionAnswering`); `pooling` is what that
+    head reads.
     """
 
-    dense: str
+    dense: str | None
     classifier: str
     dense_norm: str | None = None
     pooling: str = "first"
@@ -61,6 +62,14 @@ class Inside:
     first: Tensor | None = (
         None  # (rows, hidden size), before the first layer: the mean with padding, if a gate reads it
     )
+    marks: Tensor | None = None  # (rows, length), of spans: where an answer may end (1), where it may also start (3)
+
+    @property
+    def real(self) -> Tensor:
+        """Where a row's tokens are real, (rows, length)."""
+        if self.weights is None:
+            return torch.ones(self.hidden.shape[:2], dtype=torch.bool, device=self.hidden.device)
+        return self.weights.squeeze(1) > 0
 
 
 class Family(ABC):
@@ -86,6 +95,14 @@ class Family(ABC):
     @abstractmethod
     def head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """The shape of that head."""
+
+    def own_span_head(self, config: PreTrainedConfig) -> OwnHead:
+        """The same of its question answering."""
+        return OwnHead(dense=None, classifier="qa_outputs", pooling="tokens")
+
+    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """The shape of that one: two linear outputs per token."""
+        return HeadShape()
 
     @abstractmethod
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
@@ -135,6 +152,7 @@ class Family(ABC):
         ids, mask, types = batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids")
         first = None if pad_to is None else self._mean_with_padding(encoder, ids, mask, types, pad_to)
         lengths = weights = None
+        marks = batch.get("marks")
         if mask is not None:
             mask = mask.bool()
             if bool(mask.all()):
@@ -149,6 +167,7 @@ class Family(ABC):
             longest = int(lengths.max())
             ids, mask = ids[:, :longest], mask[:, :longest]
             types = None if types is None else types[:, :longest]
+            marks = None if marks is None else marks[:, :longest]
             weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1)
         hidden = self.embed(encoder, ids, mask, types)
         if weights is not None:
@@ -160,6 +179,7 @@ class Family(ABC):
             lengths,
             extra=self.extra(encoder, hidden, mask),
             first=first,
+            marks=marks,
         )
 
     def _mean_with_padding(
@@ -195,6 +215,7 @@ class Family(ABC):
             inside.depth,
             self.trim_extra(inside.extra, kept, length),
             None if inside.kept is None else inside.kept.index_select(0, kept),
+            marks=None if inside.marks is None else inside.marks[:, :length].index_select(0, kept),
         )
 
     def join(self, encoder: Any, insides: Sequence[Inside]) -> Inside:
@@ -203,7 +224,7 @@ class Family(ABC):
         if depth == 0 or any(inside.depth != depth for inside in insides):
             raise AssertionError("rows are joined behind the same layer")
         hidden = torch.cat([_padded(inside.hidden, longest) for inside in insides])
-        mask: Tensor | None = torch.cat([_padded(_real(inside), longest) for inside in insides])
+        mask: Tensor | None = torch.cat([_padded(inside.real, longest) for inside in insides])
         lengths = weights = None
         if mask is not None and not bool(mask.all()):
             weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
@@ -216,14 +237,17 @@ class Family(ABC):
             mask = None
         attention, extra = self.attention(encoder, hidden, mask), self.extra(encoder, hidden, mask)
         kept = [inside.kept for inside in insides if inside.kept is not None]
-        return Inside(hidden, attention, weights, lengths, depth, extra, torch.cat(kept) if kept else None)
-
-
-def _real(inside: Inside) -> Tensor:
-    """Where a row's tokens are real, (rows, length)."""
-    if inside.weights is None:
-        return torch.ones(inside.hidden.shape[:2], dtype=torch.bool, device=inside.hidden.device)
-    return inside.weights.squeeze(1) > 0
+        marks = [_padded(inside.marks, longest) for inside in insides if inside.marks is not None]
+        return Inside(
+            hidden,
+            attention,
+            weights,
+            lengths,
+            depth,
+            extra,
+            torch.cat(kept) if kept else None,
+            marks=torch.cat(marks) if marks else None,
+        )
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:

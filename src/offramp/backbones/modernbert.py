@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,14 @@ class ModernBert(Family):
         """Dense, activation and norm under `head`, then a linear layer."""
         pooling = "mean" if config.classifier_pooling == "mean" else "first"
         return OwnHead(dense="head.dense", dense_norm="head.norm", classifier="classifier", pooling=pooling)
+
+    def own_span_head(self, config: PreTrainedConfig) -> OwnHead:
+        """The same parts, read at every token."""
+        return replace(self.own_head(config), pooling="tokens")
+
+    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """As that of its classifier."""
+        return self.head_shape(config)
 
     def head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """Dense, activation, norm, dropout."""

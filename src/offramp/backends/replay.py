@@ -33,7 +33,8 @@ class Replay:
         """What that exit said about the rows that are left."""
         said = self.said[point.number - 1]
         uncertainty = None if said.uncertainty is None else said.uncertainty.index_select(0, state)
-        return state, replace(said, logits=said.logits.index_select(0, state), uncertainty=uncertainty)
+        tokens = None if said.tokens is None else said.tokens.index_select(0, state)
+        return state, replace(said, logits=said.logits.index_select(0, state), uncertainty=uncertainty, tokens=tokens)
 
     def keep(self, state: Tensor, rows: Positions) -> Tensor:
         """Go on with these rows."""

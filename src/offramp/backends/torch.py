@@ -14,6 +14,7 @@ from offramp.backbones import Family, Inside
 from offramp.exits import Exits
 from offramp.fingerprint import of_weights
 from offramp.problems import Problem
+from offramp.problems.span import LOW, summary
 from offramp.stepper import Batch, ExitPoint, Positions, Said
 from offramp.width.gates import Gates
 from offramp.width.walk import walk
@@ -35,6 +36,7 @@ class TorchStepper:
     problem: Problem
     equilibrium: bool = False
     gates: Gates | None = None
+    faithful: bool = False  # a question's padding counts in its loss, as the originals have it
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -67,11 +69,27 @@ class TorchStepper:
         if "lte" in self.modules:
             # on the last layer BERxiT's LTE reads the ramp's pooler
             judged = features if head.ramp is None else head.ramp.features(state)
+            judged = judged[:, 0] if self.problem.is_span else judged
             uncertainty = torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
-        said = Said(point.number, point.layer, self.problem, head(features), uncertainty, state.kept)
+        logits, tokens = head(features), None
+        if self.problem.is_span:
+            logits, tokens = self._spans(logits, state)
+        said = Said(point.number, point.layer, self.problem, logits, uncertainty, state.kept, tokens)
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, said
+
+    def _spans(self, tokens: Tensor, state: Inside) -> tuple[Tensor, Tensor]:
+        """What policies see of a row's tokens, and the tokens, padding hidden; in training these alone."""
+        if not self.faithful:
+            tokens = tokens.masked_fill(~state.real[..., None], LOW)
+        if self.modules.training:
+            return tokens, tokens
+        marks = state.marks
+        if marks is None:  # nobody said where answers may be: anywhere
+            marks = 3 * state.real.long()
+            marks[:, 0] = 0
+        return summary(tokens, marks), tokens
 
     def keep(self, state: Inside, rows: Positions) -> Inside:
         """Go on with these rows, cut to the longest of them."""
@@ -121,7 +139,7 @@ class TorchStepper:
 
     def plain(self, batch: Batch) -> Tensor:
         """The family's own forward pass, then the last exit's head."""
-        hidden = self.encoder(**batch)[0]
+        hidden = self.encoder(**{key: value for key, value in batch.items() if key != "marks"})[0]
         mask = batch["attention_mask"]
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         head = self.modules.at(self.exits[-1])

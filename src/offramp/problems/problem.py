@@ -29,11 +29,16 @@ class Problem(ABC):
     metrics: ClassVar[tuple[str, ...]]  # told beside it
     is_regression: ClassVar[bool] = False  # its answer is a number: two agree within a tolerance
     is_one_class: ClassVar[bool] = False  # its answer is one class, which exits can vote for
+    is_span: ClassVar[bool] = False  # its answer is a part of a text, which is read in windows
 
     @property
     def title(self) -> str:
         """In words."""
         return self.name.replace("_", " ")
+
+    def columns(self, classes: int) -> int:
+        """How many numbers an exit gives per row."""
+        return classes
 
     def alternatives(self, classes: int) -> int:
         """How many answers a probability is spread over."""

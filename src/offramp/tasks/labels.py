@@ -40,7 +40,7 @@ def fit(model: str, own: Sequence[str], problem: Problem, task: Task) -> tuple[s
 
 def reordered(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:
     """The same rows with classes numbered in another order (RoBERTa's MNLI models have their own)."""
-    if task.labels is None or rows.labels is None or tuple(labels) == task.labels:
+    if task.labels is None or task.spans or rows.labels is None or tuple(labels) == task.labels:
         return rows
     if task.multi_label:
         source = [task.labels.index(label) for label in labels]  # where each class comes from

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
+from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Problem
 from offramp.registry import Registry
+from offramp.spans.scores import exact, f1
 
 __all__ = ["METRICS", "Metric", "score"]
 
@@ -30,7 +32,7 @@ class Metric:
     compute: Callable[[Answers, Answers], float]
     problems: tuple[Problem, ...] = (SINGLE_LABEL, MULTI_LABEL)
     classes: int | None = None  # where it is for so many alone
-    per_row: Callable[[Answers, Answers], NDArray[np.bool_]] | None = None  # where it is the mean of a value per row
+    per_row: Callable[[Answers, Answers], NDArray[Any]] | None = None  # where it is the mean of a value per row
 
     def fits(self, problem: Problem, labels: int) -> bool:
         """Whether it makes sense for a task."""
@@ -99,11 +101,19 @@ def _right(predictions: Answers, labels: Answers) -> NDArray[np.bool_]:
     return same.all(-1) if same.ndim > 1 else same
 
 
+def _exact(predictions: Answers, labels: Answers) -> NDArray[np.float64]:
+    return np.array([exact(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64)
+
+
+def _overlap(predictions: Answers, labels: Answers) -> NDArray[np.float64]:
+    return np.array([f1(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64)
+
+
 def _accuracy(predictions: Answers, labels: Answers) -> float:
     return float(_right(predictions, labels).mean())
 
 
-SINGLE, VALUES = (SINGLE_LABEL,), (REGRESSION,)
+SINGLE, VALUES, SPANS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,)
 
 METRICS: Registry[Metric] = Registry(
     "metric",
@@ -117,6 +127,8 @@ METRICS: Registry[Metric] = Registry(
         Metric("pearson", _pearson, VALUES),
         Metric("spearmanr", _spearman, VALUES),
         Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2, VALUES),
+        Metric("span_f1", lambda p, y: float(_overlap(p, y).mean()), SPANS, per_row=_overlap),
+        Metric("exact_match", lambda p, y: float(_exact(p, y).mean()), SPANS, per_row=_exact),
     ],
 )
 

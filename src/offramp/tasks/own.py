@@ -82,6 +82,10 @@ def understood(task: Task, rows: Rows) -> str:
     empty = sum(not any(text) for text in rows.texts)  # of a pair: both
     used = f"{len(rows):,} rows used" + (f", {empty:,} of them empty" if empty else "")
     used += f" (pairs of {task.inputs[0]} and {task.inputs[1]})" if len(task.inputs) == 2 else ""
+    if task.spans:
+        without = sum(not golds for golds in rows.labels or [])
+        told = f", {without:,} of them without an answer" if task.no_answer else ""
+        return f"{task.problem.title}; {len(rows):,} questions used{told}"
     if task.labels is None:
         values = rows.labels or [0.0]
         return f"{task.problem.title}, values from {min(values):g} to {max(values):g}; {used}"

@@ -16,6 +16,7 @@ from offramp.files.reading import Source, columns_of, format_of, read_texts
 from offramp.files.source import USUAL_TEXT
 from offramp.files.trained import data_of_training
 from offramp.problems import MULTI_LABEL
+from offramp.spans.answers import golds_of
 from offramp.tasks import TASKS, Rows, Task
 from offramp.tasks.labels import fit, reordered
 from offramp.tasks.own import metrics_of, rows_of
@@ -66,6 +67,8 @@ class TaskRows:
         """As an array: class numbers, values, or 0 and 1."""
         if self.rows.labels is None:
             return None
+        if self.task.spans:
+            return golds_of(self.rows.labels)
         kind = np.float64 if self.task.labels is None else np.int64
         return np.asarray(self.rows.labels, dtype=kind)
 
@@ -76,9 +79,7 @@ class TaskRows:
 
     def take(self, places: NDArray[np.int64]) -> TaskRows:
         """Some of the rows."""
-        rows = self.rows
-        labels = None if rows.labels is None else [rows.labels[i] for i in places]
-        return replace(self, rows=Rows([rows.texts[i] for i in places], labels, rows.skipped))
+        return replace(self, rows=self.rows.take(places))
 
 
 def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str, run: Path | None = None) -> TaskRows:

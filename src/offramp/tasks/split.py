@@ -9,6 +9,7 @@ from pathlib import Path
 from offramp.errors import BadInput
 from offramp.tasks.folder import read_split
 from offramp.tasks.own import rows_of
+from offramp.tasks.squad import question_rows
 from offramp.tasks.table import Columns, Table, read_hub, read_table
 from offramp.tasks.task import Rows, Task
 
@@ -28,6 +29,8 @@ class Where:
 
 def task_rows(where: Where, task: Task, split: str) -> Rows:
     """A known task's split."""
+    if task.spans:
+        return question_rows(task, split, where.files.get(split), where.data_dir, where.dataset)
     if split in where.files:
         return read_split(task, split, None, Path(where.files[split]))
     if where.data_dir is not None:

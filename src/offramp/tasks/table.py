@@ -12,7 +12,7 @@ from offramp.errors import BadInput, UnknownName, missing_library
 from offramp.files.reading import Source, Text, format_of, listed, parquet_metadata, read_records, whole
 from offramp.files.source import no_partner, text_columns
 
-__all__ = ["Columns", "Table", "read_hub", "read_table"]
+__all__ = ["Columns", "Table", "load_hub", "read_hub", "read_table"]
 
 
 YES_OR_NO = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
@@ -76,7 +76,7 @@ def read_table(file: str, columns: Columns, kind: str | None = None, has_header:
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
     """A split of a data set on the Hub, or of a local folder of one."""
-    return _from_dataset(_load(path, config, split), f"{path}, split {split}", columns)
+    return _from_dataset(load_hub(path, config, split), f"{path}, split {split}", columns)
 
 
 def _text(source: Source, line: int, row: Mapping[str, Any], column: str) -> str:
@@ -134,7 +134,8 @@ def _class_names(source: Source, column: str) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
-def _load(path: str, config: str | None, split: str) -> Any:
+def load_hub(path: str, config: str | None, split: str) -> Any:
+    """A split as `datasets` gives it."""
     try:
         import datasets
     except ImportError as err:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from offramp.files.reading import Text
-from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Problem
+from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Problem
 
 __all__ = ["Hub", "Layout", "Rows", "Task"]
 
@@ -50,10 +50,14 @@ class Task:
     test_splits: tuple[str, ...] = ("test",)
     multi_label: bool = False
     inputs: tuple[str, ...] = ("sentence",)  # what its files call the text, or the text and its partner
+    spans: bool = False  # its answers are parts of the contexts
+    no_answer: bool = False  # of these: a context may have none
 
     @property
     def problem(self) -> Problem:
         """The kind of answer."""
+        if self.spans:
+            return SPAN
         if self.labels is None:
             return REGRESSION
         return MULTI_LABEL if self.multi_label else SINGLE_LABEL
@@ -66,11 +70,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts with their labels (class numbers, lists of 0 and 1, or values; none in a test set)."""
+    """Texts with their labels; none in a test set.
+
+    Labels are class numbers, lists of 0 and 1, or values; of questions, which are pairs with their contexts, the right
+    answers.
+    """
 
     texts: list[Text]
     labels: list[Any] | None
     skipped: tuple[str, ...] = ()  # what was left out, and where
+    ids: list[str] | None = None  # of questions
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, places: Iterable[int]) -> Rows:
+        """Some of them."""
+        some = list(places)
+        labels, ids = ([kept[i] for i in some] if kept is not None else None for kept in (self.labels, self.ids))
+        return Rows([self.texts[i] for i in some], labels, self.skipped, ids)

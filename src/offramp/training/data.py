@@ -46,8 +46,8 @@ def read_data(settings: Settings) -> Data:
         train = _some(train, settings.train_rows, settings.seed)
     inherited = read_hashes(Path(settings.backbone))
     kept, held = hold_out(train, settings.calibration_split, settings.seed, inherited.get("train"))
-    data = Data(task, _take(train, kept), _take(train, held), dev, inherited)
-    if task.labels is not None and not task.multi_label and len({*map(int, data.train.labels or ())}) < 2:
+    data = Data(task, train.take(kept), train.take(held), dev, inherited)
+    if task.problem.is_one_class and len({*map(int, data.train.labels or ())}) < 2:
         raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
     return data
 
@@ -89,7 +89,7 @@ def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
             raise BadValue(f"Task {task.name} knows its columns and its metric; leave --{name.replace('_', '-')} out.")
     if settings.problem != "auto":
         raise BadValue(f"Task {task.name} knows its kind of answer; leave --problem out.")
-    if "train" not in task.splits:
+    if "train" not in task.splits and not task.spans:
         raise BadValue(f"Task {task.name} has no training rows: train on another one (ax goes with mnli).")
     where = where_of(settings)
     if task.hub is not None and settings.data_dir is None and settings.train_file is None:  # the Hub's own names
@@ -110,14 +110,9 @@ def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
     return task, rows_of(train, task), {"dev": rows_of(dev, task)}
 
 
-def _take(rows: Rows, places: NDArray[np.int64]) -> Rows:
-    assert rows.labels is not None
-    return Rows([rows.texts[i] for i in places], [rows.labels[i] for i in places], rows.skipped)
-
-
 def _some(rows: Rows, count: int, seed: int) -> Rows:
     if count < 1:
         raise BadValue(f"train-rows is {count}; it is at least 1.")
     if count >= len(rows):
         return rows
-    return _take(rows, np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))

@@ -31,13 +31,18 @@ def hold_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The positions of rows to train on and of those held out: by seed, stratified, copies of a text together.
 
-    Texts that were `seen` in an earlier training are not held out.
+    Of questions whole contexts are held out. Texts that were `seen` in an earlier training are not held out.
     """
     if not 0 <= share < 1:
         raise BadValue(f"The calibration split is {share}; it is a share from 0 to below 1.")
     if share == 0:
         return np.arange(len(rows)), np.empty(0, dtype=np.int64)
-    hashes, first, which = np.unique(hashes_of(rows.texts), return_index=True, return_inverse=True)
+    keys = hashes_of(rows.texts)
+    if rows.ids is not None:  # questions about one context stay together
+        contexts = hashes_of([text[1] for text in rows.texts])
+        seen = None if seen is None else contexts[np.isin(keys, seen)]
+        keys = contexts
+    hashes, first, which = np.unique(keys, return_index=True, return_inverse=True)
     strata = _strata(rows, first)
     order = np.random.default_rng(seed).permutation(len(first))
     order = order[np.argsort(strata[order], kind="stable")]  # by stratum, in each at random
@@ -60,7 +65,9 @@ def hold_out(
 
 
 def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A class per distinct text: its label's number, its value's tenth, the number of its labels."""
+    """A class per distinct text: its label's number, its value's tenth, the number of its labels; contexts have one."""
+    if rows.ids is not None:
+        return np.zeros(len(first), dtype=np.int64)
     labels = np.asarray(rows.labels)[first]
     if labels.ndim == 2:
         return labels.sum(1).astype(np.int64)

@@ -15,7 +15,14 @@ import numpy as np
 import torch
 import transformers
 from accelerate import PartialState
-from transformers import AutoConfig, EarlyStoppingCallback, PrinterCallback, TrainingArguments, set_seed
+from transformers import (
+    AutoConfig,
+    EarlyStoppingCallback,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_callback import ProgressCallback
 
 import offramp
@@ -26,7 +33,7 @@ from offramp.files.faults import loading
 from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
-from offramp.tasks import Task, labels
+from offramp.tasks import Rows, Task, labels
 from offramp.tasks.own import understood
 from offramp.traces.hashes import hashes_of
 from offramp.training import card, folder, holdout
@@ -35,8 +42,9 @@ from offramp.training.data import Data, read_data, reorder_labels, warn_of_overl
 from offramp.training.examples import Examples, Padder
 from offramp.training.lock import only_run_in
 from offramp.training.progress import Progress
-from offramp.training.scores import per_exit, scores_of
+from offramp.training.scores import flat_scores, per_exit
 from offramp.training.settings import Settings
+from offramp.training.span_examples import SpanExamples
 from offramp.training.trainer import ExitTrainer, Weighing
 
 __all__ = ["Result", "train"]
@@ -44,6 +52,7 @@ __all__ = ["Result", "train"]
 logger = logging.getLogger("offramp")
 
 SCORES = "scores.json"
+WINDOW = 384  # tokens of a question with its context
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,7 @@ def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> Ada
 
 def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
     """The task's labels, in the order of the checkpoint's own classes where it has just these."""
-    if task.labels is None:
+    if task.labels is None or task.spans:
         return None
     own = [str(name) for _, name in sorted((config.id2label or {}).items())]
     return labels.in_order_of(own, task) or task.labels
@@ -198,8 +207,9 @@ class Job:
         model.config.max_tokens = length = self._max_length()
         model.config.inputs = list(data.task.inputs)
         tokenizer = model.tokenizer
-        self.train_rows = Examples(tokenizer, data.train.texts, data.train.labels, length)
-        self.dev_rows = {name: Examples(tokenizer, rows.texts, rows.labels, length) for name, rows in data.dev.items()}
+        model.config.no_answer = data.task.no_answer
+        self.train_rows = examples(tokenizer, data.train, length, training=True)
+        self.dev_rows = {name: examples(tokenizer, rows, length, training=False) for name, rows in data.dev.items()}
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)
         is_fresh = model.config.num_layers in model.exits.untrained()
         self.stages = tuple(
@@ -221,7 +231,8 @@ class Job:
         wanted = self.settings.max_length or config.max_tokens
         if wanted is not None and wanted > most:
             raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
-        return wanted or int(min(self.recipe.published.max_length, most, self.model.tokenizer.model_max_length))
+        published = WINDOW if config.problem.is_span else self.recipe.published.max_length
+        return wanted or int(min(published, most, self.model.tokenizer.model_max_length))
 
     # -- stages ----------------------------------------------------------------------------------
 
@@ -295,7 +306,7 @@ class Job:
             train_dataset=self.train_rows,
             eval_dataset=dev if len(dev) > 1 else next(iter(dev.values())),
             data_collator=Padder(self.model.tokenizer.pad_token_id or 0),
-            compute_metrics=lambda p: scores_of(p.predictions, p.label_ids, self.data.task, self.layers),
+            compute_metrics=lambda p: flat_scores(self._per_exit(p), self.layers, metric),
             callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)
@@ -326,6 +337,8 @@ class Job:
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and task.labels is None:
             raise BadValue("A regression has no classes: leave class-weights and label-smoothing out.")
+        if weights is not None and task.spans:
+            raise BadValue("A span has no classes: leave class-weights out.")
         if settings.label_smoothing and task.multi_label:
             raise BadValue("label-smoothing is for one label per text; leave it out.")
         if weights is not None and weights != "balanced" and not isinstance(weights, list):
@@ -369,9 +382,19 @@ class Job:
         found = {}
         for name, rows in self.dev_rows.items():
             told = trainer.predict(rows)
-            found[name] = per_exit(told.predictions, told.label_ids, self.data.task)
+            found[name] = self._per_exit(told)
         self._release()
         return found
+
+    def _per_exit(self, told: Any) -> list[dict[str, float]]:
+        """Every metric of every exit, of what the library's loop collected."""
+        if not self.data.task.spans:
+            return per_exit(told.predictions, told.label_ids, self.data.task)
+        (name, rows), *_ = self.data.dev.items()  # questions have one dev set
+        scores: list[dict[str, float]] = self.dev_rows[name].scores(
+            told.predictions, told.label_ids, rows, self.data.task
+        )
+        return scores
 
     def write(self, dev: dict[str, list[dict[str, float]]], stages: list[dict[str, Any]]) -> None:
         """The model folder: weights, tokenizer, card, scores, and who was where."""
@@ -410,6 +433,13 @@ class Job:
             (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
             holdout.write_hashes(new, hashes, self._earlier_rows())
         folder.finish(new, self.output, self.settings.keep_checkpoints)
+
+
+def examples(tokenizer: PreTrainedTokenizerBase, rows: Rows, length: int, training: bool) -> Any:
+    """Rows as a data set of the library's loop."""
+    if rows.ids is not None:
+        return SpanExamples(tokenizer, rows, length, training)
+    return Examples(tokenizer, rows.texts, rows.labels, length)
 
 
 def _balanced(labels: Any, classes: int) -> list[float]:

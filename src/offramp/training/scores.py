@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from offramp.tasks import Task
 from offramp.tasks.metrics import score
 
-__all__ = ["per_exit", "scores_of", "table"]
+__all__ = ["flat_scores", "per_exit", "table"]
 
 
 def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
@@ -20,13 +20,12 @@ def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dic
     return [score(task.metrics, given, labels) for given in answers]
 
 
-def scores_of(logits: NDArray[Any], labels: NDArray[Any], task: Task, layers: Sequence[int]) -> dict[str, float]:
+def flat_scores(each: Sequence[Mapping[str, float]], layers: Sequence[int], metric: str) -> dict[str, float]:
     """The same under flat names: `exit_3_acc`, and of the main metric `mean` and `last`."""
-    each = per_exit(logits, labels, task)
     flat = {
         f"exit_{layer}_{name}": value for layer, one in zip(layers, each, strict=True) for name, value in one.items()
     }
-    main = [one[task.metrics[0]] for one in each]
+    main = [one[metric] for one in each]
     return flat | {"mean": float(np.mean(main)), "last": main[-1]}
 
 

@@ -1,0 +1,99 @@
+"""Question answering on real data: all-MiniLM-L6-v2 on SQuAD, with exits, with width, and without.
+
+    python benchmarks/squad_results.py --models DIR --data DIR --work DIR [--only plain,joint] [--measure]
+
+MODELS holds all-MiniLM-L6-v2, DATA the SQuAD files (train_subset.json and so on), WORK the runs. Trainings go in order;
+a finished one is left alone, a torn one goes on from its last checkpoint. With `--measure` every finished model is
+calibrated on the questions that its training set aside and evaluated on dev, its seconds against the plain encoder in
+turns; for that the machine should have nothing else to do. Figures go to benchmarks/results/squad.json, the page is
+made by write_results.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offramp.traces.about import cpu_name
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "squad.json"
+MINILM = "all-MiniLM-L6-v2"
+ONE = ("squad", "train_subset.json", "dev_subset.json")
+TWO = ("squad2", "train_subset-v2.0.json", "dev_subset-v2.0.json")
+COMMON = ["--batch-size", "16", "--select", "none", "--save-every", "50", "--warmup", "0.1", "--weight-decay", "0.01"]
+LEARN = ["--epochs", "3", "--learning-rate", "1e-4"]
+
+# name: the model that it starts from, the data, its recipe, its options
+RUNS: dict[str, tuple[str, tuple[str, str, str], str, list[str]]] = {
+    "plain": (MINILM, ONE, "plain", LEARN),
+    "joint": (MINILM, ONE, "joint", LEARN),
+    "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "2", "--target-ratio", "0.8", "--ffn-block", "128"]),
+    "joint-2.0": ("joint", TWO, "joint", ["--epochs", "1", "--learning-rate", "5e-5"]),
+}
+PROMISE = ["--risk", "0.05", "--confidence", "0.9", "--policy", "confidence"]
+
+
+def main() -> None:
+    """Train what is not trained, then measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("models", "data", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--only", type=lambda names: names.split(","), default=list(RUNS))
+    parser.add_argument("--measure", action="store_true", help="evaluate the finished ones instead of training")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    for name in args.only:
+        (measure if args.measure else train)(name, args)
+
+
+def train(name: str, args: argparse.Namespace) -> None:
+    """One call of `offramp train`, in a process of its own."""
+    start, (task, train_file, dev_file), recipe, options = RUNS[name]
+    output = args.work / name
+    if (output / "config.json").is_file():
+        return
+    source = args.models / start if start == MINILM else args.work / start
+    command = [sys.executable, "-m", "offramp", "train", str(source), "--task", task, "--recipe", recipe]
+    command += ["--train-file", str(args.data / train_file), "--dev-file", str(args.data / dev_file)]
+    command += [*COMMON, *options, "--output", str(output)]
+    print(f"{datetime.now(UTC):%H:%M} {name}", flush=True)
+    subprocess.run([*command, *(["--resume"] if output.exists() else [])], check=True)
+
+
+def measure(name: str, args: argparse.Namespace) -> None:
+    """A promise where there are exits, then scores, the curve and seconds of one model."""
+    model, run = args.work / name, args.work / f"{name}-run"
+    if not (model / "config.json").is_file():
+        print(f"{name} is not trained yet")
+        return
+    offramp = [sys.executable, "-m", "offramp"]
+    sentence = None
+    if len(json.loads((model / "config.json").read_text())["exits"]) > 1:
+        said = subprocess.run([*offramp, "calibrate", str(model), *PROMISE], capture_output=True, text=True)
+        sentence = (said.stdout or said.stderr).strip()
+        print(sentence)
+    subprocess.run([*offramp, "evaluate", str(model), "--output", str(run), "--overwrite"], check=True)
+    results = json.loads((run / "results.json").read_text())
+    saved: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    saved[name] = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "cpu": cpu_name(),
+        "torch": torch.__version__,
+        "promise": sentence,
+        "trained": json.loads((model / "scores.json").read_text())["rows"],
+        **{key: results[key] for key in ("data", "exits", "chosen", "policies", "width", "live", "plain_seconds")},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
