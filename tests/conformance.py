@@ -28,10 +28,11 @@ from transformers import AutoModel
 import offramp  # noqa: F401 -- registers ElasticBERT with the Auto classes
 from golden_case import Case, Check, claim, close, same
 from golden_data import checks_of_data
-from golden_ebert import checks_of_ebert, checks_of_ebert_flops, is_span
+from golden_ebert import checks_of_ebert, checks_of_ebert_flops
 from golden_ebert_training import checks_of_ebert_training
 from golden_flops import checks_of_flops
 from golden_losses import checks_of_losses
+from golden_squad import checks_of_squad_post
 from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
 from offramp.convert import detect
@@ -47,9 +48,6 @@ HIGHWAYS = ("deebert", "romebert", "berxit")
 NOT_YET = {
     "loss/alternate-lte-even-one-row": "the original pairs every layer with every other there; offramp does not",
     "batch4/": "one counter for a whole batch is a defect that offramp does not offer; rows decide alone here",
-}
-OTHER_KINDS = {
-    "ebert": "EBERT's question answering comes with SQuAD",
 }
 FORMULAS = "the original formula's own NaNs; `exact` is what offramp gives"
 
@@ -273,7 +271,9 @@ def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
     has_checkpoint = (case.folder / "checkpoint").is_dir()
     if kind == "ebert" and case.about.get("task") == "flops":
         return checks_of_ebert_flops
-    if kind == "ebert" and has_checkpoint and not is_span(case):
+    if kind == "ebert" and case.about.get("task") == "squad" and not has_checkpoint:
+        return checks_of_squad_post
+    if kind == "ebert" and has_checkpoint:
         return lambda case: itertools.chain(checks_of_ebert(case), checks_of_ebert_training(case))
     if kind in HIGHWAYS and not has_checkpoint:
         return checks_of_entropy if any("exact" in name for name in case.expected) else checks_of_counts
@@ -281,7 +281,7 @@ def checker(case: Case) -> Callable[[Case], Iterator[Check]] | str:
         return checks_of_static if variant == "static" else checks_of_released
     if has_checkpoint and kind in (*HIGHWAYS, "pabee", "elasticbert"):
         return checks_of_model
-    return next((why for name, why in OTHER_KINDS.items() if kind.startswith(name)), f"kind {kind!r} is not known")
+    return f"kind {kind!r} is not known"
 
 
 def why_not(name: str, case: Case) -> str:

@@ -19,6 +19,7 @@ from offramp.width.spec import width_of
 from offramp.width.walk import Watch, walk
 
 __all__ = [
+    "add_labels",
     "checks_of_ebert",
     "checks_of_ebert_flops",
     "is_span",
@@ -27,6 +28,7 @@ __all__ = [
     "replay_noise",
     "same_masks",
     "set_width",
+    "take_logits",
     "watched",
 ]
 
@@ -35,18 +37,19 @@ def checks_of_ebert(case: Case) -> Iterator[Check]:
     """Everything that needs no training run."""
     found = detect(case.checkpoint).name
     yield claim("kind detected", found == "ebert", found)
-    model = case.model()
+    add_labels(case)
+    model = case.model(faithful=is_span(case))
     yield from checks_of_pass(case, "", model, case.batch)
     yield from checks_of_losses(case, "", model)
     yield from checks_of_report(case, model)
     with torch.no_grad():
-        if (wanted := case.take("dense/logits")) is not None:
+        if (wanted := take_logits(case, "dense/")) is not None:
             yield close("dense/logits", with_open_gates(model, case.batch), wanted)
-    if "pad3/logits" in case.expected:
+    if "pad3/head_mask" in case.expected:
         yield from checks_of_pass(case, "pad3/", model, padded(case, 3))
     for name, run in case.about["runs"].items():
         if name.startswith("topk"):
-            chosen = case.model()
+            chosen = case.model(faithful=is_span(case))
             set_width(chosen, run)
             yield from checks_of_pass(case, f"{name}/", chosen, case.batch)
             yield from checks_of_losses(case, f"{name}-", chosen)
@@ -93,9 +96,10 @@ def with_open_gates(model: AdaptiveModel, batch: dict[str, Tensor]) -> Tensor:
 def checks_of_pass(case: Case, run: str, model: AdaptiveModel, batch: dict[str, Tensor]) -> Iterator[Check]:
     with torch.no_grad():
         logits, states, watch, _ = watched(model, batch)
-        own = model(**batch).logits
+        said = model(**batch)
+    own = torch.stack([said.start_logits, said.end_logits], -1) if is_span(case) else said.logits
     yield claim(f"{run}the loop answers the same", bool(torch.allclose(own, logits, atol=1e-6)))
-    wanted = case.take(f"{run}logits")
+    wanted = take_logits(case, run)
     assert wanted is not None
     yield close(f"{run}logits", logits.reshape(wanted.shape), wanted)
     for name, got in (
@@ -147,6 +151,8 @@ def ours(name: str, family: str, depth: int) -> str:
     inner = name.removeprefix(f"{family}.")
     if PREDICTOR.fullmatch(inner):
         return _gate(inner)
+    if name.startswith("qa_outputs."):
+        return name.replace("qa_outputs.", f"exits.{depth}.classifier.")
     if inner.startswith("pooler.dense."):
         return inner.replace("pooler.dense.", f"exits.{depth}.dense.")
     if name.startswith("classifier."):
@@ -199,7 +205,7 @@ def recorded(noise: Tensor, like: Tensor) -> Tensor:
 
 def checks_of_noise(case: Case) -> Iterator[Check]:
     """Training mode with the recorded noise."""
-    model = case.model()
+    model = case.model(faithful=is_span(case))
     model.train()
     replay_noise(model, case.inputs["noise/noisy/head"], case.inputs["noise/noisy/ffn"])
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -218,7 +224,7 @@ def checks_of_noise(case: Case) -> Iterator[Check]:
 def checks_of_pass_once(case: Case, model: AdaptiveModel) -> Iterator[Check]:
     with torch.no_grad():
         logits, _, watch, _ = watched(model, case.batch)
-    if (wanted := case.take("noisy/logits")) is not None:
+    if (wanted := take_logits(case, "noisy/")) is not None:
         yield close("noisy/logits", logits.reshape(wanted.shape), wanted)
     for name, got in (("head_gate_logits", watch.head_logits), ("ffn_gate_logits", watch.channel_logits)):
         if (wanted := case.take(f"noisy/{name}")) is not None:
@@ -283,6 +289,20 @@ def checks_of_ebert_flops(case: Case) -> Iterator[Check]:
                 if (wanted := case.take(f"{name}-{length}/{part}")) is not None:
                     yield relative(f"{name}-{length}/{part}", torch.tensor(float(got)).double(), wanted.double())
             yield claim(f"{name}-{length}: lines", made.lines == run["lines"][str(length)], str(made.lines))
+
+
+def take_logits(case: Case, run: str) -> Tensor | None:
+    """A run's logits; of spans, start and end of every token."""
+    if not is_span(case):
+        return case.take(f"{run}logits")
+    start, end = case.take(f"{run}start_logits"), case.take(f"{run}end_logits")
+    return None if start is None or end is None else torch.stack([start, end], -1)
+
+
+def add_labels(case: Case) -> None:
+    """A span's labels as ours are."""
+    if is_span(case):
+        case.inputs["labels"] = torch.stack([case.inputs["start_positions"], case.inputs["end_positions"]], 1)
 
 
 def is_span(case: Case) -> bool:

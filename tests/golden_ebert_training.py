@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 from transformers import TrainingArguments
 
 from golden_case import Case, Check, close
-from golden_ebert import ours, relative, replay_noise, same_masks, set_width, watched
+from golden_ebert import add_labels, ours, relative, replay_noise, same_masks, set_width, take_logits, watched
 from golden_training import GoldenTrainer, Rows, stack
 from offramp import AdaptiveModel
 from offramp.recipes import Stage, make
@@ -55,6 +55,7 @@ class EbertTrainer(GoldenTrainer):
 
 def checks_of_ebert_training(case: Case) -> Iterator[Check]:
     """Every run, each from the checkpoint."""
+    add_labels(case)
     for name, run in case.about["runs"].items():
         if name.startswith("train/"):
             model = case.model(faithful=True)
@@ -128,6 +129,6 @@ def checks_of_run(case: Case, name: str, trainer: EbertTrainer, model: AdaptiveM
     model.eval()
     with torch.no_grad():
         logits, _, watch, _ = watched(model, case.batch)
-    if (wanted := case.take(f"{name}/after_logits")) is not None:
+    if (wanted := take_logits(case, f"{name}/after_")) is not None:
         yield close(f"{name}/after_logits", logits.reshape(wanted.shape), wanted)
     yield from same_masks(case, f"{name}/after_", watch)

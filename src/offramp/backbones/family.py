@@ -144,8 +144,8 @@ class Family(ABC):
         """What a layer made of parts adds to its attention's scores, (rows or 1, heads or 1, length or 1, length)."""
         return inside.attention
 
-    def start(self, encoder: Any, batch: Batch, pad_to: int | None = None) -> Inside:
-        """Embed a batch, its padding cut to the longest row.
+    def start(self, encoder: Any, batch: Batch, pad_to: int | None = None, cut: bool = True) -> Inside:
+        """Embed a batch, its padding `cut` to the longest row.
 
         With `pad_to` (0: as long as the batch is) also the mean of the embeddings over that length, padding included.
         """
@@ -164,6 +164,7 @@ class Family(ABC):
                     f"Row {row} of the batch starts with padding; pad on the right (tokenizer.padding_side = 'right')."
                 )
             lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).numpy(force=True)
+            lengths = lengths if cut else np.full_like(lengths, mask.shape[1])
             longest = int(lengths.max())
             ids, mask = ids[:, :longest], mask[:, :longest]
             types = None if types is None else types[:, :longest]

@@ -51,7 +51,7 @@ class TorchStepper:
         """Embed a batch, its padding cut to the longest row."""
         width = None if self.gates is None else self.gates.width
         pad_to = None if width is None or width.first == "real" else width.pad_to or 0
-        return self.family.start(self.encoder, batch, pad_to)
+        return self.family.start(self.encoder, batch, pad_to, cut=not (self.faithful and self.problem.is_span))
 
     def advance(self, state: Inside, point: ExitPoint) -> tuple[Inside, Said]:
         """Run the layers up to the exit and let its head answer."""

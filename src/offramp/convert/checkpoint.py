@@ -49,6 +49,7 @@ class ConvertOptions:
     layers: int | None = None  # ElasticBERT: only the first so many
     faithful: bool = False
     policy: str = "never"
+    no_answer: bool = False  # of one that answers questions: whether a context may have no answer
     pad_to: int | None = None  # EBERT: the length that its training padded rows to
 
 

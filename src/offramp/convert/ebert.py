@@ -1,13 +1,15 @@
-"""EBERT: two predictors per layer beside an ordinary BERT or RoBERTa classifier."""
+"""EBERT: two predictors per layer beside an ordinary BERT or RoBERTa classifier, or one that answers questions."""
 
 from __future__ import annotations
 
 import re
 
 from offramp import policies
+from offramp.attach import ENDS
 from offramp.config import AdaptiveConfig, ExitSpec
 from offramp.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.errors import BadModel, BadValue
+from offramp.problems import SPAN
 from offramp.width.spec import Width
 
 __all__ = ["convert", "prefix_of"]
@@ -18,6 +20,10 @@ HEADS = {
     "bert": {"bert.pooler.dense.": "dense.", "classifier.": "classifier."},
     "roberta": {"classifier.dense.": "dense.", "classifier.out_proj.": "classifier."},
 }
+SPAN_HEAD = {"qa_outputs.": "classifier."}
+
+
+SPANS: dict[str, object] = {"id2label": dict(enumerate(ENDS)), "problem_type": SPAN.name}
 
 
 def prefix_of(checkpoint: Checkpoint) -> str | None:
@@ -37,22 +43,24 @@ def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
         raise BadValue(f"pad-to is {options.pad_to}; it is from 1 to what the checkpoint has positions for.")
     if options.layers is not None:
         raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")
-    if "qa_outputs.weight" in checkpoint.weights:
-        raise BadModel(f"{checkpoint.folder} answers questions (qa_outputs); converting those is not supported yet.")
+    spans = "qa_outputs.weight" in checkpoint.weights
+    if options.no_answer and not spans:
+        raise BadValue(f"{checkpoint.folder} does not answer questions; leave --no-answer out.")
     backbone = checkpoint.backbone_config(family)
     config = AdaptiveConfig(
         backbone=backbone,
-        exits=[ExitSpec(backbone.num_hidden_layers, "family", "first")],
+        exits=[ExitSpec(backbone.num_hidden_layers, "family", "tokens" if spans else "first")],
         policy=policies.parse(options.policy).to_dict(),
         faithful=options.faithful,
         width=_width(checkpoint, options),
-        **_labels(checkpoint, family),
+        no_answer=options.no_answer,
+        **(SPANS if spans else _labels(checkpoint, family)),
     )
     encoder = checkpoint.pick(f"{family}.", [r"^pooler\.", r"position_ids$", r"\.predictor\.", r"_nopruned_times$"])
     weights = {f"backbone.{key}": value for key, value in encoder.items()}
     for key, value in checkpoint.pick(f"{family}.", [r"^(?!.*\.predictor\.)"]).items():
         weights[_gate(key)] = value
-    for theirs, ours in HEADS[family].items():
+    for theirs, ours in (SPAN_HEAD if spans else HEADS[family]).items():
         for key, value in checkpoint.pick(theirs).items():
             weights[f"exits.{backbone.num_hidden_layers}.{ours}{key}"] = value
     return Converted(config, weights, _notes(checkpoint, options), leaves=(r"_nopruned_times$",))

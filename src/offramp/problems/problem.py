@@ -94,6 +94,10 @@ class Problem(ABC):
 
     # -- training --------------------------------------------------------------------------------
 
+    def apart(self, logits: Tensor) -> Tensor:
+        """Logits as rows with a class per column; a span's start and end are two such rows."""
+        return logits
+
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """One exit's loss, a scalar.

@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from offramp.problems.problem import Array, Problem, Written
+from offramp.problems.single_label import divergence
 
 __all__ = ["BEST", "ENDS", "END_LOGITS", "LONGEST", "LOW", "NBEST", "NULL", "STARTS", "START_LOGITS", "WIDTH", "Span"]
 
@@ -39,7 +41,7 @@ WIDTH = 10 + 4 * NBEST
 
 
 class Span(Problem):
-    """The answer is the best span; losses take the two logits per token as two classifications over tokens."""
+    """The answer is the best span; losses take every token's two logits."""
 
     name: ClassVar[str] = "question_answering"
     short: ClassVar[str] = "span"
@@ -101,27 +103,33 @@ class Span(Problem):
         """The likeliest span's lead over the next."""
         return logits[:, MARGIN]
 
-    # -- training: rows of start and rows of end, a class per token -------------------------------
+    # -- training: two classifications over the tokens ---------------------------------------------
+
+    def apart(self, logits: Tensor) -> Tensor:
+        """Each row's start and end as two rows with a class per token, (2 rows, tokens)."""
+        return logits.transpose(1, 2).flatten(0, 1)
 
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """The mean of start's and end's cross-entropy; `logits` (rows, tokens, 2), `labels` (rows, 2)."""
-        flat, targets = as_classes(logits, labels)
-        return torch.nn.functional.cross_entropy(flat, targets, label_smoothing=smoothing)
+        """The mean of start's and end's cross-entropy, (rows, tokens, 2) and (rows, 2).
+
+        A target behind the last token does not count, as the library's own models have it.
+        """
+        tokens = logits.shape[1]
+        each = [
+            functional.cross_entropy(
+                logits[..., side], labels[:, side].clamp(0, tokens), ignore_index=tokens, label_smoothing=smoothing
+            )
+            for side in (0, 1)
+        ]
+        return (each[0] + each[1]) / 2
 
     def imitation(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
-        """Taken as two classifications before it comes here."""
-        raise AssertionError("spans are taken as two classifications in training")
+        """The divergence of start and end; always per row, since padding is no class."""
+        return divergence(self.apart(logits), self.apart(teacher), temperature, per_row=True)
 
     def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Likewise."""
-        raise AssertionError("spans are taken as two classifications in training")
-
-
-def as_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's start and end as two rows with a class per token; a target behind the tokens is the first token."""
-    flat = logits.transpose(1, 2).flatten(0, 1)  # (2 rows, tokens)
-    targets = labels.flatten().long()
-    return flat, torch.where(targets < flat.shape[1], targets, torch.zeros_like(targets))
+        """1 where start or end is wrong; (…, rows) of (…, rows, tokens, 2)."""
+        return (logits.argmax(-2) != labels).any(-1).to(logits.dtype)
 
 
 def summary(logits: Tensor, marks: Tensor) -> Tensor:
@@ -132,8 +140,8 @@ def summary(logits: Tensor, marks: Tensor) -> Tensor:
     """
     logits = logits.float()
     if logits.shape[1] < NBEST:
-        logits = torch.nn.functional.pad(logits, (0, 0, 0, NBEST - logits.shape[1]), value=LOW)
-        marks = torch.nn.functional.pad(marks, (0, NBEST - marks.shape[1]))
+        logits = functional.pad(logits, (0, 0, 0, NBEST - logits.shape[1]), value=LOW)
+        marks = functional.pad(marks, (0, NBEST - marks.shape[1]))
     null = logits[:, :1]
     places, scores, chances, entropies = [], [], [], []
     for side, bit in ((0, 2), (1, 1)):

@@ -98,11 +98,10 @@ def summed_soft_labels(batch: BatchOutputs, size: int | None = None) -> Tensor:
     A sum over rows grows with the batch beside the mean losses; with `size` it weighs what it would in a batch of
     that many rows, whatever the batch.
     """
-    target = torch.softmax(batch.logits[-1].detach(), dim=-1)
-    total = torch.stack(
-        [functional.cross_entropy(logits, target, reduction="sum") for logits in batch.logits[:-1]]
-    ).sum()
-    return total if size is None else total * (size / len(target))
+    *early, last = (batch.problem.apart(logits) for logits in batch.logits)
+    target = torch.softmax(last.detach(), dim=-1)
+    total = torch.stack([functional.cross_entropy(logits, target, reduction="sum") for logits in early]).sum()
+    return total if size is None else total * (size / len(batch.logits[-1]))
 
 
 def lte(batch: BatchOutputs) -> Tensor:

@@ -20,8 +20,6 @@ from offramp.errors import BadValue, CannotWrite
 from offramp.exits import Head
 from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
-from offramp.problems import SINGLE_LABEL
-from offramp.problems.span import as_classes
 from offramp.recipes import Recipe, Stage
 from offramp.recipes.losses import BatchOutputs
 from offramp.recipes.projection import Projection, project
@@ -79,16 +77,11 @@ class ExitTrainer(Trainer):
         batch = {key: value for key, value in inputs.items() if key != "labels"}
         trained = self.model.trained_exits(model(**batch).said)
         weights = self.weighing.class_weights
-        logits, labels, problem = [said.raw for said in trained], inputs["labels"], self.model.config.problem
-        uncertainty = [said.uncertainty for said in trained if said.uncertainty is not None]
-        if problem.is_span:  # start and end are two classifications over the tokens
-            logits, labels = [as_classes(each, labels)[0] for each in logits], as_classes(logits[0], labels)[1]
-            uncertainty, problem = [each.repeat_interleave(2) for each in uncertainty], SINGLE_LABEL
         return BatchOutputs(
-            logits,
-            labels,
-            problem,
-            uncertainty,
+            [said.raw for said in trained],
+            inputs["labels"],
+            self.model.config.problem,
+            [said.uncertainty for said in trained if said.uncertainty is not None],
             None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
             self.weighing.label_smoothing,
             self._width(trained[-1].kept, inputs),
