@@ -29,13 +29,13 @@ MINILM = "all-MiniLM-L6-v2"
 ONE = ("squad", "train_subset.json", "dev_subset.json")
 TWO = ("squad2", "train_subset-v2.0.json", "dev_subset-v2.0.json")
 COMMON = ["--batch-size", "16", "--select", "none", "--save-every", "50", "--warmup", "0.1", "--weight-decay", "0.01"]
-LEARN = ["--epochs", "3", "--learning-rate", "1e-4"]
+LEARN = ["--epochs", "2", "--learning-rate", "1e-4"]
 
 # name: the model that it starts from, the data, its recipe, its options
 RUNS: dict[str, tuple[str, tuple[str, str, str], str, list[str]]] = {
     "plain": (MINILM, ONE, "plain", LEARN),
     "joint": (MINILM, ONE, "joint", LEARN),
-    "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "2", "--target-ratio", "0.8", "--ffn-block", "128"]),
+    "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "1", "--target-ratio", "0.8", "--ffn-block", "128"]),
     "joint-2.0": ("joint", TWO, "joint", ["--epochs", "1", "--learning-rate", "5e-5"]),
 }
 PROMISE = ["--risk", "0.05", "--confidence", "0.9", "--policy", "confidence"]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from offramp.errors import BadInput, BadValue
 from offramp.files.reading import Text
 from offramp.stepper import Batch
+
+if TYPE_CHECKING:
+    from offramp.spans.windows import WindowMaker, Windows
 
 __all__ = ["CHUNK", "Chunk", "Ragged", "Text", "Tokens", "batches_by_tokens", "chunks", "padded_tokens"]
 
@@ -56,6 +59,7 @@ class Chunk:
     device: torch.device
     budget: int
     bar: Any
+    windows: Windows | None = None  # of questions, whose rows are windows of their contexts
 
     def batches(self) -> Iterator[Batch]:
         """Batches of like lengths; one after the other their rows are the texts in `order`."""
@@ -65,17 +69,19 @@ class Chunk:
             batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
             if self.types is not None:
                 batch["token_type_ids"] = torch.from_numpy(self.types.padded(rows, 0)[0])
+            if self.windows is not None:
+                batch["marks"] = torch.from_numpy(self.windows.marks.padded(rows, 0)[0])
             yield {key: value.to(self.device) for key, value in batch.items()}
             self.bar.update(stop - start)
 
     @property
     def back(self) -> Ints:
-        """Where each text's row stands among the batches' rows."""
+        """Where each row (a text, or a window of a question) stands among the batches' rows."""
         return np.argsort(self.order)
 
 
 def chunks(
-    tokens: Tokens,
+    tokens: Tokens | WindowMaker,
     texts: Iterable[Text],
     budget: int,
     device: torch.device,
@@ -90,11 +96,17 @@ def chunks(
     seen = 0
     with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
         while some := _take(stream, size):
-            ids, types = tokens.read(some, seen)
+            windows = None
+            if isinstance(tokens, Tokens):
+                ids, types = tokens.read(some, seen)
+            else:
+                windows = tokens.read(some, seen)
+                ids, types = windows.ids, windows.types
             order = np.argsort(ids.lengths, kind="stable")
-            yield Chunk(seen, some, ids, types, order, tokens.tokenizer.pad_token_id or 0, device, budget, bar)
+            pad = tokens.tokenizer.pad_token_id or 0
+            yield Chunk(seen, some, ids, types, order, pad, device, budget, bar, windows)
             seen += len(some)
-    if tokens.cut and not quiet:
+    if isinstance(tokens, Tokens) and tokens.cut and not quiet:
         are, they = ("texts are", "they were") if tokens.cut > 1 else ("text is", "it was")
         logger.warning("%d %s longer than %d tokens; %s cut there.", tokens.cut, are, tokens.limit, they)
 

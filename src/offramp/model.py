@@ -36,7 +36,7 @@ from offramp.files.faults import loading
 from offramp.files.writing import as_usual, write_together
 from offramp.loop import every_exit, run
 from offramp.policies import Policy
-from offramp.prediction import Answer
+from offramp.prediction import Answer, SpanAnswer
 from offramp.runner import Runner
 from offramp.stepper import Said
 from offramp.thresholds import Threshold
@@ -366,6 +366,14 @@ class AdaptiveModel(PreTrainedModel):
             chunk=chunk,
             progress=progress,
         )
+
+    def answer(self, question: str, context: str, **options: Any) -> SpanAnswer:
+        """The answer to one question about a context; options are those of `predict`."""
+        if not self.config.problem.is_span:
+            raise BadValue(f"This model answers with {self.config.problem.title}, not with parts of a context.")
+        (found,) = self.runner().predict([(question, context)], **options)
+        assert isinstance(found, SpanAnswer)
+        return found
 
 
 def _ends(tokens: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offramp.problems import Problem
 
-__all__ = ["Answer", "Answers"]
+__all__ = ["Answer", "Answers", "SpanAnswer", "SpanAnswers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,52 @@ class Answer:
     def scores(self) -> dict[str, float]:
         """Every label's probability (regression: the value under the output's name)."""
         return dict(zip(self._labels, self._probabilities, strict=True))
+
+    def told(self) -> dict[str, Any]:
+        """As a line of a file has it."""
+        return {"label": self.label, "score": round(self.score, 6), "exit_layer": self.exit_layer}
+
+
+@dataclass(frozen=True, slots=True)
+class SpanAnswer(Answer):
+    """A question's answer: `label` is a part of its context, from character `start` to `end`; empty: it has none there.
+
+    `score` is the probability that the window which it came from gives it, `exit_layer` the deepest layer that one of
+    the question's windows left at.
+    """
+
+    start: int | None
+    end: int | None
+
+    @property
+    def text(self) -> str:
+        """The answer in words."""
+        return str(self.label)
+
+    def told(self) -> dict[str, Any]:
+        """As a line of a file has it."""
+        told = {"answer": self.text, "score": round(self.score, 6), "start": self.start, "end": self.end}
+        return told | {"exit_layer": self.exit_layer}
+
+
+@dataclass(frozen=True)
+class SpanAnswers:
+    """Questions' answers, in the questions' order."""
+
+    texts: NDArray[Any]
+    score: NDArray[np.float64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    layer: NDArray[np.int64]  # the deepest of its windows'
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def written(self, problem: Problem, labels: tuple[str, ...]) -> Iterator[SpanAnswer]:
+        """One answer after the other, as users see them."""
+        columns = (self.texts, self.score, self.start, self.end, self.layer)
+        for text, score, start, end, layer in zip(*(column.tolist() for column in columns), strict=True):
+            yield SpanAnswer(text, score, layer, [score], (text,), start if text else None, end if text else None)
 
 
 @dataclass(frozen=True)

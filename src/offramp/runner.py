@@ -23,7 +23,9 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.loop import run, within_budget
 from offramp.policies import Policy
-from offramp.prediction import Answer, Answers
+from offramp.prediction import Answer, Answers, SpanAnswers
+from offramp.spans.answers import answers_of, located, texts_of
+from offramp.spans.windows import WindowMaker, Windows
 from offramp.stepper import Batch, ExitPoint, Stepper
 from offramp.thresholds import Threshold
 
@@ -142,7 +144,9 @@ class Runner:
         budget = padded_tokens(batch_tokens, self.device)
         if chunk is not None and chunk < 1:
             raise BadValue(f"chunk is {chunk}; it is at least 1.")
-        tokens = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
+        tokens: Tokens | WindowMaker = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
+        if self.config.problem.is_span:
+            tokens = WindowMaker(self.tokenizer, self.limit)
         found = chunks(tokens, texts, budget, self.device, progress, quiet, chunk or CHUNK)
         return (self._checked(chunk) for chunk in found)
 
@@ -173,7 +177,7 @@ class Runner:
         batch_tokens: int | None = None,
         chunk: int | None = None,
         progress: bool | None = None,
-    ) -> Iterator[Answers]:
+    ) -> Iterator[Answers | SpanAnswers]:
         """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here.
 
         A chunk is read whole before its first answer: 4,096 texts, or as many as `chunk` says. With 1 every text is
@@ -198,7 +202,8 @@ class Runner:
 
     def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
         """All answers at once, as arrays; options are those of `stream`."""
-        return Answers.joined(list(self.stream(texts, **options)), self.config.num_labels)
+        found = [part for part in self.stream(texts, **options) if isinstance(part, Answers)]
+        return Answers.joined(found, self.config.num_labels)
 
     def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:
         """One answer after the other, in the texts' order; options are those of `stream`."""
@@ -206,14 +211,23 @@ class Runner:
         problem, labels = self.config.problem, self.config.labels
         return (answer for answers in found for answer in answers.written(problem, labels))
 
-    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers:
+    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers | SpanAnswers:
         with self.stepper.answering():
             batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
             logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
             places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
         _check_finite(logits, chunk)
         exits, layers = places[chunk.back].T
+        if chunk.windows is not None:
+            return self._of_windows(chunk, chunk.windows, logits[chunk.back], layers)
         return Answers(logits[chunk.back], exits, layers)
+
+    def _of_windows(self, chunk: Chunk, windows: Windows, summaries: Any, layers: Any) -> SpanAnswers:
+        """Questions' answers, made of their windows'."""
+        found = answers_of(located(summaries, windows), windows.owner, bool(self.config.no_answer))
+        deepest = np.maximum.reduceat(layers, np.flatnonzero(np.diff(windows.owner, prepend=-1)))
+        texts = texts_of(found, [text[1] for text in chunk.texts])
+        return SpanAnswers(texts, found.score, found.begin, found.end, deepest)
 
 
 def _check_finite(logits: Any, chunk: Chunk) -> None:

@@ -79,6 +79,8 @@ class Promise:
     def about(self, problem: Problem) -> str:
         """The promise in words."""
         of = RISKS[self.of]
+        if problem.is_span:
+            of = "answers of another text than the full model's" if self.of == "disagreement" else "of F1 lost"
         if problem is MULTI_LABEL and self.of == "accuracy":
             of = "of the labels wrong beyond the full model's wrong ones"
         if problem.is_regression:

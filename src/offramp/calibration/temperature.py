@@ -23,6 +23,8 @@ def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None
     """Refuse rows and models that temperatures cannot be fitted to."""
     if problem.is_regression:
         raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
+    if problem.is_span:
+        raise BadInput("Temperatures are for classes, and this model answers with spans; leave --temperature out.")
     if not labelled:
         raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
     if faithful:

@@ -26,9 +26,13 @@ from offramp.files.writing import check_free, staged_file, writing
 if TYPE_CHECKING:
     from offramp.prediction import Answer
 
+COLUMNS = ("label", "score", "exit_layer")  # as `Answer.told` has them
+SPAN_COLUMNS = ("answer", "score", "start", "end", "exit_layer")
+
 EXAMPLES = """\
 examples:
   offramp predict MODEL reviews.txt
+  offramp predict MODEL questions.csv --output answers.jsonl       (columns question and context)
   cat reviews.txt | offramp predict MODEL - --policy entropy:0.3
   tail -f reviews.log | offramp predict MODEL - --chunk 1
   offramp predict MODEL dev.tsv --text-column sentence1 --pair-column sentence2 --all-scores
@@ -99,9 +103,12 @@ def run(args: argparse.Namespace) -> int:
         chunk=args.chunk,
     )
     chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
+    if args.all_scores and config.problem.is_span:
+        raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
     labels = config.labels if args.all_scores else ()
     written = (chunk.written(config.problem, config.labels) for chunk in answers)
-    lines = _as_tsv(written, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
+    columns = SPAN_COLUMNS if config.problem.is_span else COLUMNS
+    lines = _as_tsv(written, columns, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
     return 0
@@ -136,26 +143,31 @@ def _as_json(chunks: Iterable[Iterable[Answer]], all_scores: bool) -> Iterator[l
 
 
 def _json_line(answer: Answer, all_scores: bool) -> str:
-    row: dict[str, object] = {
-        "label": answer.label,
-        "score": round(answer.score, 6),
-        "exit_layer": answer.exit_layer,
-    }
+    row = answer.told()
     if all_scores:
         row["scores"] = {label: round(score, 6) for label, score in answer.scores.items()}
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _as_tsv(chunks: Iterable[Iterable[Answer]], labels: tuple[str, ...]) -> Iterator[list[str]]:
-    yield ["\t".join(["label", "score", "exit_layer", *labels]) + "\n"]
+def _as_tsv(
+    chunks: Iterable[Iterable[Answer]], columns: tuple[str, ...], labels: tuple[str, ...]
+) -> Iterator[list[str]]:
+    yield ["\t".join([*columns, *labels]) + "\n"]
     for answers in chunks:
         yield [_tsv_line(answer, labels) for answer in answers]
 
 
 def _tsv_line(answer: Answer, labels: tuple[str, ...]) -> str:
-    label = ",".join(answer.label) if isinstance(answer.label, list) else answer.label or ""
     scores = [f"{answer.scores[name]:.6f}" for name in labels]
-    return "\t".join([label, f"{answer.score:.6f}", str(answer.exit_layer), *scores]) + "\n"
+    return "\t".join([*map(_cell, answer.told().values()), *scores]) + "\n"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(value)
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return "" if value is None else " ".join(str(value).split())  # a tab or a new line would end it
 
 
 def _write(chunks: Iterator[list[str]], file: TextIO, name: str) -> None:

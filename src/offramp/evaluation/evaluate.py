@@ -83,8 +83,9 @@ def obtain_trace(runner: Runner, data: TaskRows, file: Path) -> Trace:
         trace = read_trace(file)
         check_trace(trace, file, runner, of_data(texts, labels, names))
         check_labels(trace, file, labels)
-        return trace
-    return record(runner, texts, labels, file, data.name, names=names)
+    else:
+        trace = record(runner, texts, labels, file, data.name, names=names)
+    return trace.with_questions([text[1] for text in texts], labels) if data.task.spans else trace
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Scorer:
 
     def exits(self) -> list[Exit]:
         """Every exit alone, with the interval of its main metric."""
-        rows = len(self.trace)
+        rows = self.trace.rows
         found = []
         for place, point in enumerate(self.trace.points):
             answers = self.trace.answers_of(place)
@@ -181,7 +181,7 @@ class Scorer:
         row leaves at the exit closest to its label.
         """
         labels = self.trace.labels
-        if labels is None:
+        if labels is None or self.trace.question is not None:  # a question's windows leave each for itself
             return []
         every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
         far = self.trace.problem.distance(every, labels)  # (exits, rows)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offramp.policies import Policy
+from offramp.spans.answers import answers_of
 from offramp.tasks.rows import TaskRows
-from offramp.traces.trace import Trace
+from offramp.traces.trace import Replayed, Trace
 
 __all__ = ["extremes"]
 
@@ -19,6 +22,8 @@ SHOWN, LONGEST = 6, 400  # texts of each kind, and how much of each text
 def extremes(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, list[dict[str, Any]]]:
     """The rows that leave first and surest, and those that stay longest and are least sure."""
     replayed = trace.replay(policy)
+    if trace.question is not None:
+        return _of_questions(trace, data, replayed)
     logits = trace.logits[np.arange(len(trace)), replayed.exit - 1].astype(np.float64)
     if trace.problem.is_regression:  # sure is what changes little from exit to exit
         sure = -np.abs(np.diff(trace.logits[..., 0], axis=1)).max(1) if len(trace.points) > 1 else logits[:, 0] * 0
@@ -39,7 +44,36 @@ def extremes(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, list[dic
             "exit_layer": int(replayed.layer[row]),
         }
 
+    return _both_ends(order, told)
+
+
+def _both_ends(order: NDArray[np.int64], told: Callable[[int], dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return {
         "easiest": [told(int(row)) for row in order[:SHOWN]],
         "hardest": [told(int(row)) for row in order[::-1][:SHOWN]],
     }
+
+
+def _of_questions(trace: Trace, data: TaskRows, replayed: Replayed) -> dict[str, list[dict[str, Any]]]:
+    """Questions with what is around their answers; a question stays as long as the deepest of its windows."""
+    owner = np.asarray(trace.question)
+    logits = trace.logits[np.arange(trace.rows), replayed.exit - 1]
+    found = answers_of(logits, owner, bool(trace.about["model"]["no_answer"]))
+    layers = np.maximum.reduceat(replayed.layer, np.flatnonzero(np.diff(owner, prepend=-1)))
+    golds = data.labels
+
+    def told(row: int) -> dict[str, Any]:
+        pair = data.rows.texts[row]
+        question, context = pair[0], pair[1]
+        middle = int(found.begin[row] + found.end[row]) // 2
+        start = max(0, min(middle - LONGEST // 2, len(context) - LONGEST))
+        around = context[start : start + LONGEST]
+        return {
+            "text": [question, f"{'… ' if start else ''}{around}"],
+            "label": None if golds is None else trace.problem.say((golds[row] or ("",))[0], ()),
+            "answer": trace.problem.say(replayed.answers[row], ()),
+            "score": round(float(found.score[row]), 4),
+            "exit_layer": int(layers[row]),
+        }
+
+    return _both_ends(np.lexsort((-found.score, layers)), told)

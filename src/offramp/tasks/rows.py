@@ -93,9 +93,16 @@ def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str,
         raise BadInput(f"{given.file} is a folder, a pipe or a device; these rows are read more than once from a file.")
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
+    if config.problem.is_span and given.task is None:
+        given = replace(given, task="squad2" if config.no_answer else "squad")
     if given.task is None and named.file is not None and named.split is not None:
         raise BadValue(f"{named.file} has no splits; leave --split out.")
     data = _of_task(given, split) if given.task is not None else _own(given, config, split)
+    if data.task.no_answer and not config.no_answer and config.problem.is_span:
+        raise BadInput(
+            f"{model} was trained on questions that all have answers, and {data.task.name} has some without; "
+            "evaluate it on --task squad, or train it on squad2."
+        )
     for note in data.rows.skipped:
         logger.warning("%s", note)
     labels = fit(model, config.labels, config.problem, data.task)
@@ -129,7 +136,7 @@ def _completed(model: str, run: Path, given: DataOptions, split: str) -> DataOpt
 
 def _is_own(given: DataOptions, task: Task, split: str) -> bool:
     """Whether rows are the user's own, though the model was trained on a known task."""
-    if given.task is not None:
+    if given.task is not None or task.spans:
         return False
     if given.dataset is not None or any(getattr(given, name) is not None for name in COLUMNS):
         return True

@@ -65,7 +65,7 @@ def read_trace(file: Path) -> Trace:
     for name in sorted(names):
         if name not in PER_ROW or header[name]["dtype"] not in DTYPES:
             raise _broken(file, f"it holds an array {name} of {header[name]['dtype']}")
-    arrays = {name: _mapped(file, 8 + size, header[name]) for name in names}
+    arrays: dict[str, Any] = {name: _mapped(file, 8 + size, header[name]) for name in names}
     _check_arrays(file, about, arrays)
     return Trace(about, **arrays)
 
@@ -89,9 +89,10 @@ def _check_header(file: Path, about: Any) -> None:
 def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
     model, logits = about["model"], arrays["logits"]
     rows, exits, classes = len(logits), len(model["layers"]), len(model["labels"])
-    shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, classes)}
+    columns = PROBLEMS[model["problem"]].columns(classes)
+    shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
-    shapes |= dict.fromkeys(("lengths", "hashes"), (rows,)) | {"kept": (rows, model["depth"], 2)}
+    shapes |= dict.fromkeys(("lengths", "hashes", "question"), (rows,)) | {"kept": (rows, model["depth"], 2)}
     for name, array in arrays.items():
         expected = shapes.get(name, (rows, *array.shape[1:]))
         fits = array.shape == expected and array.ndim <= 3
@@ -103,8 +104,20 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     for name in FLOATS:
         if name in arrays and not _is_finite(arrays[name]):
             raise _broken(file, f"its {name} hold NaN, infinity, or no numbers with a point")
-    if any(arrays[name].dtype.kind not in "iu" for name in ("lengths", "hashes")):
-        raise _broken(file, "its lengths or hashes are no whole numbers")
+    whole = [name for name in ("lengths", "hashes", "question") if name in arrays]
+    if any(arrays[name].dtype.kind not in "iu" for name in whole):
+        raise _broken(file, "its lengths, hashes or questions are no whole numbers")
+    _check_questions(file, about, arrays)
+
+
+def _check_questions(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Windows come in the order of their questions, each of which has some."""
+    if PROBLEMS[about["model"]["problem"]].is_span is not ("question" in arrays):
+        raise _broken(file, "its rows are windows of questions, and it is not of spans, or the other way round")
+    if "question" in arrays:
+        steps = np.diff(np.asarray(arrays["question"]), prepend=-1, append=about["data"].get("texts", -1))
+        if steps.min() < 0 or steps.max() > 1:
+            raise _broken(file, "its questions are not in order")
 
 
 def _is_finite(array: Array) -> bool:

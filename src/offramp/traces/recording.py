@@ -19,6 +19,7 @@ from offramp.errors import BadInput
 from offramp.files.writing import check_free, writing
 from offramp.loop import every_exit
 from offramp.runner import Runner
+from offramp.spans.answers import located
 from offramp.stepper import ExitPoint
 from offramp.traces.about import DataPrint, describe
 from offramp.traces.hashes import hashes_of
@@ -61,11 +62,16 @@ def record(
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
         data = _pass(runner, texts, parts, progress)
-        if labels is not None:
+        if labels is not None and labels.dtype != object:  # a question's right answers stay where they are
             parts.add("labels", labels)
         about = describe(runner)
         about["model"]["parameters"] = count_parameters(runner.config)
-        about["data"] = {"name": data_name, "rows": parts.rows, "fingerprint": data.finish(labels, names)}
+        about["data"] = {
+            "name": data_name,
+            "rows": parts.rows,
+            "texts": parts.texts,
+            "fingerprint": data.finish(labels, names),
+        }
         if reference is not None:
             parts.add("reference", reference.answers)
             about["reference"] = {"name": reference.name, "fingerprint": reference.fingerprint}
@@ -84,6 +90,9 @@ def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | 
         with stepper.answering():
             batches = [every_exit(stepper, batch) for batch in chunk.batches()]
         logits = _stacked([[said.logits for said in every] for every in batches])[chunk.back]
+        if chunk.windows is not None:
+            logits = located(logits, chunk.windows)
+            parts.add("question", chunk.windows.owner + seen)
         _check_finite(logits, seen, stepper.exits)
         parts.add("logits", logits)
         if batches[0][0].uncertainty is not None:
@@ -98,9 +107,11 @@ def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | 
         parts.add("spent", spent)
         parts.add("heads", heads)
         parts.add("lengths", lengths)
-        parts.add("hashes", hashes_of(chunk.texts))
+        hashes = hashes_of(chunk.texts)
+        parts.add("hashes", hashes if chunk.windows is None else hashes[chunk.windows.owner])
         data.add(chunk.texts)
         seen += len(chunk.texts)
+        parts.texts = seen
     if not seen:
         raise BadInput("There is no text to record.")
     return data
@@ -126,6 +137,7 @@ class Parts:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.texts = 0
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.codes: dict[str, str] = {}
 

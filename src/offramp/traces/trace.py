@@ -11,15 +11,19 @@ The file is safetensors with a JSON header, so anything reads it and nothing in 
 | `hashes`      | (rows,)                  | of the texts: who was trained on, who was held out           |
 | `uncertainty` | (rows, exits)            | LTE's estimate that the exit is wrong, where the model has one |
 | `kept`        | (rows, layers, 2)        | heads and channels that the row ran, with gates               |
+| `question`    | (rows,)                  | of spans, whose rows are windows: the question that each is of |
 | `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; where the data have some  |
 | `reference`   | as answers are           | another model's answers, which disagreement is measured against |
+
+Spans keep the exits' summaries as `logits` (`problems/span.py`), the best span's place in characters of its context;
+the contexts and the right answers are the data's and come from there (`with_questions`).
 
 Policies are replayed on it by the loop itself, so a replayed policy decides as a live one does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,12 +36,15 @@ from offramp.backends.replay import Replay
 from offramp.loop import run
 from offramp.policies import Policy
 from offramp.problems import PROBLEMS, Problem
+from offramp.spans.answers import answers_of, texts_of
 from offramp.stepper import ExitPoint, Said, Shape, points_on
 
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
 BLOCK = 1 << 16  # rows that are replayed together
-PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "labels", "reference")
+PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "question", "labels", "reference")
+
+PER_QUESTION = ("labels", "reference")  # of spans
 
 Array = NDArray[Any]
 
@@ -48,7 +55,7 @@ class Replayed:
 
     exit: NDArray[np.int64]  # (rows,), the exit's number, from 1
     layer: NDArray[np.int64]  # (rows,), from 1
-    answers: Array  # (rows,) classes or values, (rows, labels) 0 and 1
+    answers: Array  # (rows,) classes or values, (rows, labels) 0 and 1; of spans (questions,) texts
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,18 @@ class Trace:
     hashes: Array
     uncertainty: Array | None = None
     kept: Array | None = None
+    question: Array | None = None
     labels: Array | None = None
     reference: Array | None = None
+    contexts: tuple[str, ...] | None = None  # of the questions; not in the file
 
     def __len__(self) -> int:
+        """How many answers there are: a row has one, or a question of several rows."""
+        return self.rows if self.question is None else len(np.unique(self.question))
+
+    @property
+    def rows(self) -> int:
+        """How many rows went through the model."""
         return len(self.logits)
 
     @property
@@ -88,13 +103,25 @@ class Trace:
     def shape(self) -> Shape:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
-        return Shape(self.problem, self.logits.shape[-1], self.points, has_lte, faithful)
+        return Shape(self.problem, len(self.about["model"]["labels"]), self.points, has_lte, faithful)
 
     # -- answers and costs -----------------------------------------------------------------------
 
     def answers_of(self, place: int) -> Array:
         """One exit's answers to all rows; −1 is the full model's."""
-        return self.problem.answers(self.logits[:, place])
+        return self._answers(self.logits[:, place])
+
+    def _answers(self, logits: Array) -> Array:
+        if self.question is None:
+            return self.problem.answers(logits)
+        if self.contexts is None:
+            raise AssertionError("a trace of questions needs their contexts")
+        found = answers_of(logits, np.asarray(self.question), bool(self.about["model"]["no_answer"]))
+        return texts_of(found, self.contexts)
+
+    def with_questions(self, contexts: Sequence[str], golds: Array | None) -> Trace:
+        """The same with what its questions were asked about, and their right answers."""
+        return replace(self, contexts=tuple(contexts), labels=golds)
 
     @cached_property
     def full(self) -> Array:
@@ -108,7 +135,7 @@ class Trace:
 
     def spent_at(self, exits: Array, alone: bool = False) -> NDArray[np.float64]:
         """Operations of rows that leave at these exits, numbered from 1; `alone`: no exit on the way was asked."""
-        rows, places = np.arange(len(self)), np.asarray(exits) - 1
+        rows, places = np.arange(self.rows), np.asarray(exits) - 1
         spent = np.asarray(self.spent[rows, places])
         if not alone:
             return spent
@@ -135,10 +162,10 @@ class Trace:
         )
 
     def _blocks(self) -> Iterator[Replay]:
-        if len(self) <= BLOCK:
+        if self.rows <= BLOCK:
             yield self._only_block
             return
-        for start in range(0, len(self), BLOCK):
+        for start in range(0, self.rows, BLOCK):
             yield self._block(slice(start, start + BLOCK))
 
     def replay(self, policy: Policy) -> Replayed:
@@ -147,14 +174,23 @@ class Trace:
         blocks = [run(block, {}, policy) for block in self._blocks()]
         exits, layers = (np.concatenate([getattr(one, name).numpy() for one in blocks]) for name in ("exit", "layer"))
         logits = np.concatenate([one.logits.numpy() for one in blocks])
-        return Replayed(exits, layers, self.problem.answers(logits))
+        return Replayed(exits, layers, self._answers(logits))
 
     # -- other traces ----------------------------------------------------------------------------
 
-    def take(self, rows: NDArray[np.int64]) -> Trace:
-        """Some of the rows."""
+    def take(self, places: NDArray[np.int64]) -> Trace:
+        """Some of the rows; of questions all windows of some of them."""
         arrays = {name: getattr(self, name) for name in PER_ROW}
-        return replace(self, **{name: array[rows] for name, array in arrays.items() if array is not None})
+        if self.question is None:
+            return replace(self, **{name: array[places] for name, array in arrays.items() if array is not None})
+        rows = np.flatnonzero(np.isin(self.question, places))
+        per_row = {
+            name: array[rows] for name, array in arrays.items() if array is not None and name not in PER_QUESTION
+        }
+        per_row["question"] = np.searchsorted(np.sort(places), per_row["question"])
+        asked = {name: array[np.sort(places)] for name in PER_QUESTION if (array := arrays[name]) is not None}
+        contexts = None if self.contexts is None else tuple(self.contexts[place] for place in np.sort(places))
+        return replace(self, **per_row, **asked, contexts=contexts)
 
     def scaled(self, temperatures: NDArray[np.float64]) -> Trace:
         """The same with every exit's logits divided by its temperature."""
