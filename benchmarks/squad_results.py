@@ -88,11 +88,19 @@ def measure(name: str, args: argparse.Namespace) -> None:
         "cpu": cpu_name(),
         "torch": torch.__version__,
         "promise": sentence,
+        "risk": float(PROMISE[1]),
+        "official": results["questions"],
         "trained": json.loads((model / "scores.json").read_text())["rows"],
-        **{key: results[key] for key in ("data", "exits", "chosen", "policies", "width", "live", "plain_seconds")},
+        **{key: results[key] for key in ("data", "exits", "chosen", "width", "live", "plain_seconds")},
+        "curves": {name: [_drawn(point) for point in points] for name, points in results["policies"].items()},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
+
+
+def _drawn(point: dict[str, Any]) -> list[float]:
+    """What a curve is drawn of."""
+    return [round(point[name], 4) for name in ("mean_layers", "score", "agreement")]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_calibration import section
 from write_findings import low_exits, on_the_way, slow_heads, told_apart
+from write_squad import section as squad_section
 from write_width import section as width_section
 
 plt.switch_backend("Agg")
@@ -239,6 +240,7 @@ def main() -> None:
     lines += on_the_way(runs)
     lines += section()
     lines += width_section()
+    lines += squad_section()
     lines += elue(runs)
     lines += small(runs)
     (DOCS / "results.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -162,8 +162,10 @@ def test_convert_names_what_is_wrong(tmp_path, capsys):
     assert "neither model.safetensors nor pytorch_model.bin" in fails(capsys, "convert", source, "--output", out)
     (source / "config.json").write_text("{}")
     assert not out.exists()
-    spans = GOLDEN / "ebert-squad" / "checkpoint"
-    assert "answers questions (qa_outputs)" in fails(capsys, "convert", spans, "--output", out)
+    source = GOLDEN / "deebert-bert-2" / "checkpoint"
+    assert "leave --no-answer out" in fails(capsys, "convert", source, "--output", out, "--no-answer")
+    source = GOLDEN / "ebert-bert" / "checkpoint"
+    assert "does not answer questions" in fails(capsys, "convert", source, "--output", out, "--no-answer")
     out.mkdir()
     assert "--overwrite" in fails(capsys, "convert", GOLDEN / "deebert-bert-2" / "checkpoint", "--output", out)
     assert list(out.iterdir()) == []

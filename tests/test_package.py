@@ -114,7 +114,7 @@ LEVELS = [
     {"problems", "files"},
     {"stepper", "thresholds", "policies", "backbones", "width"},
     {"config", "loop"},
-    {"exits", "fingerprint", "attach", "batching", "prediction", "card", "promise", "tasks", "recipes"},
+    {"exits", "fingerprint", "attach", "batching", "prediction", "card", "promise", "tasks", "recipes", "spans"},
     {"backends", "runner"},
     {"model"},
     {"loading", "convert", "traces", "training"},

@@ -25,6 +25,7 @@ from offramp.errors import BadValue
 from offramp.policies import POLICIES
 from offramp.training.settings import Settings
 from tests.pages import DOCS, blocks, codes, commands, known_options, option, quick, read, sections, table
+from tests.questions import write_squad
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
@@ -37,6 +38,7 @@ PAGES = (
     "outputs.md",
     "machine.md",
     "calibrating-again.md",
+    "questions.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -263,6 +265,24 @@ def test_what_splitting_says_of_scikit_learn():
     labels = [label for _, label in rows(100)] + [1] * 20
     train, dev = next(StratifiedGroupKFold(10, shuffle=True, random_state=0).split(texts, labels, texts))
     assert {texts[place] for place in train}.isdisjoint(texts[place] for place in dev)
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+
+def test_questions_runs(place):
+    for split, count in (("train", 40), ("dev", 10)):
+        write_squad(place / "SQuAD" / f"{split}-v1.1.json", count, seed=len(split))
+    (place / "questions.csv").write_text("question,context\nwas it good,it was a very long film\n")
+    for language, block in blocks(read("questions.md")):
+        if language == "python":
+            exec(compile(block, "questions.md", "exec"), {"__name__": "page"})
+            continue
+        for command in commands(f"```sh\n{block}```"):
+            fine = (0, 1) if command[0] == "calibrate" else (0,)  # a tiny model may have nothing to promise
+            assert main(quick(command)) in fine, shlex.join(command)
+    assert json.loads((place / "answers.jsonl").read_text())["exit_layer"] <= LAYERS
+    assert len(json.loads((place / "files" / "predictions_.json").read_text())) == 20
 
 
 # -- outputs ---------------------------------------------------------------------------------------

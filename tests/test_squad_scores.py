@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from offramp.errors import BadInput
+from offramp.problems.overlap import exact, f1, normalised
 from offramp.spans.questions import Gold, Question
-from offramp.spans.scores import exact, f1, normalised, squad_scores
+from offramp.spans.scores import squad_scores
 
 
 @pytest.mark.parametrize(

@@ -211,16 +211,21 @@ class Runner:
         problem, labels = self.config.problem, self.config.labels
         return (answer for answers in found for answer in answers.written(problem, labels))
 
-    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers | SpanAnswers:
+    def outcome(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> tuple[Any, Any, Any]:
+        """What rows left with, at which exit and on which layer, in the chunk's order."""
         with self.stepper.answering():
             batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
             logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
             places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
         _check_finite(logits, chunk)
         exits, layers = places[chunk.back].T
+        return logits[chunk.back], exits, layers
+
+    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers | SpanAnswers:
+        logits, exits, layers = self.outcome(chunk, policy, max_layers)
         if chunk.windows is not None:
-            return self._of_windows(chunk, chunk.windows, logits[chunk.back], layers)
-        return Answers(logits[chunk.back], exits, layers)
+            return self._of_windows(chunk, chunk.windows, logits, layers)
+        return Answers(logits, exits, layers)
 
     def _of_windows(self, chunk: Chunk, windows: Windows, summaries: Any, layers: Any) -> SpanAnswers:
         """Questions' answers, made of their windows'."""
@@ -233,6 +238,7 @@ class Runner:
 def _check_finite(logits: Any, chunk: Chunk) -> None:
     if not np.isfinite(logits).all():
         row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[chunk.back])[0])
+        row = row if chunk.windows is None else int(chunk.windows.owner[row])
         raise BadInput(
             f"Text {chunk.first + row + 1} is answered with NaN or infinity; "
             "the model is damaged, or its dtype too small."

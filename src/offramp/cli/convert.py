@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pad-to", type=int, metavar="N", help="EBERT: the length that its training padded rows to, 64 for instance"
     )
     parser.add_argument(
+        "--no-answer", action="store_true", help="EBERT on SQuAD 2.0: a context may have no answer to its question"
+    )
+    parser.add_argument(
         "--faithful",
         action="store_true",
         help="restore what an original did and nobody should want: an untrained last exit that answers, "
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     check_free(args.output, args.overwrite)
     from offramp.convert import ConvertOptions, convert
 
-    options = ConvertOptions(args.layers, args.faithful, args.policy or "never", args.pad_to)
+    options = ConvertOptions(args.layers, args.faithful, args.policy or "never", args.no_answer, args.pad_to)
     for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
         say(note, args.output)
     say(f"Wrote {args.output}.", args.output)

@@ -136,12 +136,13 @@ def summary(results: dict[str, Any]) -> str:
         live_table,
         policies_table,
         promise_and_sample,
+        questions_table,
         width_table,
     )
 
     parts = [
         exits_table(results),
-        *filter(None, [width_table(results)]),
+        *filter(None, [width_table(results), questions_table(results)]),
         "times fewer layers than the full model, by answers that may differ from its:",
     ]
     parts += [policies_table(results), headline(results)]

@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_output(result, required=False, what="a file for the answers (standard output)")
     result.add_argument(
         "--format",
-        choices=["jsonl", "tsv", "glue", "elue"],
-        help="how answers are written (by OUT's ending, else jsonl); glue and elue: FILE is the task's official test "
+        choices=["jsonl", "tsv", "glue", "elue", "squad"],
+        help="how answers are written (by OUT's ending, else jsonl); glue, elue and squad: FILE is the task's official "
         "file, OUT a folder for the files that the benchmark takes",
     )
     result.add_argument("--task", metavar="T", help="glue and elue: the task, such as mnli or elue-sst-2")
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, write."""
-    if args.format in ("glue", "elue"):
+    if args.format in ("glue", "elue", "squad"):
         return _submit(args)
     if args.task is not None or args.split is not None:
         raise BadValue("--task and --split go with --format glue or elue; leave them out.")
@@ -116,8 +116,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _submit(args: argparse.Namespace) -> int:
     """The files of a benchmark."""
-    if args.task is None or args.output is None:
-        raise BadValue(f"--format {args.format} needs --task, and --output, a folder for its files.")
+    squad = args.format == "squad"
+    if squad and (args.task is not None or args.split is not None):
+        raise BadValue("--task and --split go with --format glue or elue; leave them out.")
+    if args.output is None or (args.task is None and not squad):
+        raise BadValue(
+            f"--format {args.format} needs {'' if squad else '--task, and '}--output, a folder for its files."
+        )
     for name in ("text_column", "pair_column", "input_format", "no_header", "all_scores", "chunk"):
         if getattr(args, name):
             raise BadValue(
@@ -125,14 +130,23 @@ def _submit(args: argparse.Namespace) -> int:
                 f"leave --{name.replace('_', '-')} out."
             )
     if args.file == "-":
-        raise BadValue(f"--format {args.format} reads the official test file; name it instead of -.")
-    from offramp.submissions.submit import submit
-
+        raise BadValue(f"--format {args.format} reads the official file; name it instead of -.")
     runner = arguments.load(args)
+    if squad is not runner.config.problem.is_span:
+        raise BadValue(
+            f"{runner.name} answers with {runner.config.problem.title}; --format {args.format} is for others."
+        )
     options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
     options["batch_tokens"] = args.batch_tokens
-    place = {"split": args.split, "overwrite": args.overwrite}
-    files = submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options)
+    if squad:
+        from offramp.submissions.squad import write_squad
+
+        files = write_squad(runner, Path(args.file), args.output, overwrite=args.overwrite, **options)
+    else:
+        from offramp.submissions.submit import submit
+
+        place = {"split": args.split, "overwrite": args.overwrite}
+        files = submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options)
     say("\n".join(map(str, files)), args.output)
     return 0
 

@@ -93,6 +93,8 @@ def convert(
     chosen = detect(checkpoint) if kind is None else KINDS[kind]
     if options.pad_to is not None and chosen.name != "ebert":
         raise BadValue("Only an EBERT checkpoint reads padding; leave --pad-to out.")
+    if options.no_answer and chosen.name != "ebert":
+        raise BadValue("Only an EBERT checkpoint may answer questions; leave --no-answer out.")
     try:
         converted = chosen.convert(checkpoint, options)
     except KeyError as err:

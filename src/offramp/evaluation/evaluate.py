@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from offramp.errors import BadValue
 from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
@@ -23,6 +25,8 @@ from offramp.report.extremes import extremes
 from offramp.report.files import write_files
 from offramp.report.page import render
 from offramp.runner import Runner
+from offramp.spans.questions import Question
+from offramp.spans.scores import squad_scores
 from offramp.tasks.rows import TaskRows
 from offramp.traces.about import check_labels, check_trace, of_data
 from offramp.traces.reading import read_trace
@@ -134,6 +138,7 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         "examples": extremes(trace, data, policy),
         "calibration": config.calibrated if policy == config.exit_policy else None,
         "width": width_of_rows(config, trace, policy),
+        "questions": _official(trace, data, policy),
     }
     if options.live:
         results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))])
@@ -141,6 +146,19 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
     return results
+
+
+def _official(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[str, float]] | None:
+    """SQuAD's own scores of the full model and of the chosen point, in percent; None for other answers."""
+    rows = data.rows
+    if trace.question is None or rows.labels is None or rows.ids is None:
+        return None
+    asked = [
+        Question(name, text[0], text[1], golds, impossible=not golds)
+        for name, text, golds in zip(rows.ids, rows.texts, rows.labels, strict=True)
+    ]
+    answers = {"full": trace.full, "chosen": trace.replay(policy).answers}
+    return {name: squad_scores(asked, dict(zip(rows.ids, texts, strict=True))) for name, texts in answers.items()}
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:
@@ -169,7 +187,8 @@ def live(runner: Runner, data: TaskRows, trace: Trace, points: list[Point]) -> d
     timing = race(runner, data.rows.texts, policies)
     timed = []
     for point, policy, seconds in zip(by_policy.values(), policies, timing.seconds, strict=True):
-        layers = float(trace.replay(policy).layer[timing.places].mean())
+        rows = timing.places if trace.question is None else np.isin(trace.question, timing.places)
+        layers = float(trace.replay(policy).layer[rows].mean())
         there = {"mean_layers": layers, "speedup": trace.depth / layers, "cost": layers / trace.depth}
         there["saving"] = 1 - there["cost"]
         timed.append(asdict(point) | there | {"seconds": seconds, "measured_speedup": timing.plain / seconds})

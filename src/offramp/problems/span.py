@@ -8,7 +8,7 @@ ends, from which a question's answer is made of its windows. Position 0, the fir
 |--------------|-------------------------------------------------------------------------------------|
 | `CHOICE`     | start and end of the likeliest span, both 0 for none: what patience compares          |
 | `ENTROPY` …  | the mean of start's and end's entropy; the span's probability; its lead over the next |
-| `NULL`       | start + end logit of position 0                                                       |
+| `NULL`       | start and end logit of position 0                                                     |
 | `BEST`       | start + end logit of the best span of real tokens, its probability, its start and end |
 | `STARTS` …   | the best starts and their logits, the best ends and theirs; −1: there are no more      |
 """
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from offramp.problems.overlap import f1
 from offramp.problems.problem import Array, Problem, Written
 from offramp.problems.single_label import divergence
 
@@ -34,10 +35,10 @@ LONGEST = 30  # tokens of an answer
 POSITIONS = 512  # that an entropy is spread over at most
 LOW = -1e4  # the logit of what cannot be: finite, and nothing after a softmax
 
-CHOICE, ENTROPY, CONFIDENCE, MARGIN, NULL = slice(0, 2), 2, 3, 4, 5
-BEST = slice(6, 10)
-STARTS, START_LOGITS, ENDS, END_LOGITS = (slice(10 + NBEST * i, 10 + NBEST * (i + 1)) for i in range(4))
-WIDTH = 10 + 4 * NBEST
+CHOICE, ENTROPY, CONFIDENCE, MARGIN, NULL = slice(0, 2), 2, 3, 4, slice(5, 7)
+BEST = slice(7, 11)
+STARTS, START_LOGITS, ENDS, END_LOGITS = (slice(11 + NBEST * i, 11 + NBEST * (i + 1)) for i in range(4))
+WIDTH = 11 + 4 * NBEST
 
 
 class Span(Problem):
@@ -69,8 +70,6 @@ class Span(Problem):
 
     def wrong(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
         """What F1 lacks to 1."""
-        from offramp.spans.scores import f1
-
         return np.array([1 - f1(text, golds) for text, golds in zip(answers, labels, strict=True)])
 
     def distance(self, answers: Array, labels: Array) -> Array:
@@ -169,7 +168,7 @@ def summary(logits: Tensor, marks: Tensor) -> Tensor:
         ((entropies[0] + entropies[1]) / 2).clamp_min(0)[:, None],
         likeliest.exp()[:, None],
         (likeliest.exp() - next_one.exp())[:, None],
-        null.sum(-1),
+        null[:, 0],
         pair,
         first.exp()[:, None],
         start.float(),

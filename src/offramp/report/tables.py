@@ -14,6 +14,7 @@ __all__ = [
     "percent",
     "policies_table",
     "promise_and_sample",
+    "questions_table",
     "width_table",
 ]
 
@@ -92,6 +93,17 @@ def width_table(results: Mapping[str, Any]) -> str | None:
         for one in left
     ]
     return f"{told}\n\n{aligned(head, rows)}"
+
+
+def questions_table(results: Mapping[str, Any]) -> str | None:
+    """SQuAD's scores for questions with and without an answer; None where all have one."""
+    scores = results.get("questions")
+    if not scores or "NoAns_total" not in scores["full"]:
+        return None
+    head = ["", "exact", "f1", *(f"{kind} {name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
+    names = ["exact", "f1", *(f"{kind}_{name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
+    rows = [[which, *(f"{one[name]:.1f}" if name in one else "–" for name in names)] for which, one in scores.items()]
+    return aligned(head, rows)
 
 
 def live_table(results: Mapping[str, Any]) -> str:

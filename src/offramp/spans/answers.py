@@ -46,7 +46,8 @@ def answers_of(summaries: Array, owner: NDArray[np.int64], no_answer: bool, thre
     With `no_answer` a question gets none where "no answer", at the window that finds it least likely, scores higher by
     more than the threshold.
     """
-    scores, nulls = (np.asarray(summaries[:, column], dtype=np.float64) for column in (SCORE, NULL))
+    scores = np.asarray(summaries[:, SCORE], dtype=np.float64)
+    nulls = np.asarray(summaries[:, NULL], dtype=np.float64).sum(1)
     order = np.lexsort((-scores, owner))  # stable: of equal scores the first window
     _, first = np.unique(owner[order], return_index=True)
     window = order[first]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Problem
+from offramp.problems.overlap import exact, f1
 from offramp.registry import Registry
-from offramp.spans.scores import exact, f1
 
 __all__ = ["METRICS", "Metric", "score"]
 

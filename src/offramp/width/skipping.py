@@ -42,8 +42,9 @@ def pays(kept: Kept, length: int, unit: float, size: int) -> bool:
     if rows == 1:
         starts = int(kept[0, 0]) + int((kept[0, 1:] & ~kept[0, :-1]).sum())
         return RUN * starts + length * unit * float(kept.sum()) < full
-    if RUN * int((kept[:, 1:] != kept[:, :-1]).any(0).sum()) > 2 * full:
-        return False  # far too many runs to look at them one by one
+    changes = int((kept[:, 1:] != kept[:, :-1]).any(0).sum())
+    if (RUN + GATHER) * changes > (1 - float(kept.mean())) * full:
+        return False  # more runs than all that is pruned could pay for: not to be looked at one by one
     cost = 0.0
     for first, end, some in runs(kept):
         tokens = length * (rows if some is None else len(some))
