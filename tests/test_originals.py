@@ -15,6 +15,7 @@ import torch
 from offramp.cli.main import main
 from offramp.recipes import RECIPES
 from tests.pages import commands, known_options, option, read, sections
+from tests.questions import write_squad
 from tests.reviews import rows
 from tests.tiny import save_encoder
 
@@ -29,7 +30,7 @@ TITLES = [title for title, found in FOUND.items() if found]
 
 def test_the_page_has_all_systems_and_their_commands():
     counts = {title: len(found) for title, found in FOUND.items()}
-    systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4, "EBERT": 4}
+    systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4, "EBERT": 7}
     assert counts == {"What they share": 0} | systems
 
 
@@ -98,6 +99,8 @@ def place(tmp_path_factory) -> Path:
     checkpoint = TESTS / "golden" / "deebert-bert-2" / "checkpoint"
     shutil.copytree(checkpoint, root / "saved_models" / "bert-base" / "SST-2" / "two_stage")
     write_ebert(root / "ebert-checkpoint")
+    for split, count in (("train", 6), ("dev", 4)):
+        write_squad(root / "SQuAD" / f"{split}-v1.1.json", count)
     return root
 
 
@@ -139,7 +142,10 @@ def check_evaluation(output: str, command: list[str]) -> None:
 
 
 def check_submission(output: str, command: list[str]) -> None:
-    """Every row of the test file has its line."""
+    """Every row of the test file has its line, every question its answer."""
+    if option(command, "--format") == "squad":
+        assert len(json.loads(Path(output, "predictions_.json").read_text())) == 8
+        return
     (file,) = [file for file in Path(output).glob("*.tsv") if "exit_layer" not in file.name]
     assert len(file.read_text().splitlines()) == 1 + 3
 

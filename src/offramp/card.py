@@ -14,14 +14,14 @@ MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 TEMPLATE = """\
 ---
 library_name: offramp
-pipeline_tag: text-classification
+pipeline_tag: {tag}
 tags:
 - early-exit
 - {family}
 ---
 
 {mark}
-# An adaptive text classifier
+# {title}
 
 An encoder of {layers} layers that leaves early: easy inputs stop at one of {count} exits, hard ones go on.
 Made with offramp.
@@ -41,13 +41,27 @@ Made with offramp.
 from offramp import AdaptiveModel
 
 model = AdaptiveModel.from_pretrained("this folder")
-for answer in model.predict(["a text", "another text"]):
-    print(answer.label, answer.score, answer.exit_layer)
+{usage}
 ```
 
-`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too, once `import offramp` was said;
-without it they only say that they do not know the model type `offramp`.
+{auto} once `import offramp` was said; without it the library only says that it does not know the model type `offramp`.
 """
+CLASSIFIER = {
+    "tag": "text-classification",
+    "title": "An adaptive text classifier",
+    "usage": """\
+for answer in model.predict(["a text", "another text"]):
+    print(answer.label, answer.score, answer.exit_layer)""",
+    "auto": '`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too,',
+}
+READER = {
+    "tag": "question-answering",
+    "title": "An adaptive model that answers questions",
+    "usage": """\
+answer = model.answer("a question", "its context")
+print(answer.text, answer.score, answer.exit_layer)""",
+    "auto": "`AutoModelForQuestionAnswering` loads it too,",
+}
 
 
 def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
@@ -61,6 +75,7 @@ def model_card(config: AdaptiveConfig) -> str:
     """The card's text, from what the config knows."""
     specs = config.exit_specs
     return TEMPLATE.format(
+        **READER if config.problem.is_span else CLASSIFIER,
         family=config.family.name,
         layers=config.num_layers,
         hidden=config.hidden_size,

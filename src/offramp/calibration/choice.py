@@ -58,7 +58,8 @@ def too_few(rows: int, promise: Promise, problem: Problem) -> str | None:
     if need is not None and rows >= need:
         return None
     takes = f"{need:,}" if need else f"more than {MOST_ROWS:,}"
-    return f"Not with {_rows(rows)}: {_wish(promise, problem)} takes {takes} rows without a single error."
+    wish = f"{_wish(promise, problem)} takes {takes} {_what(problem)}s"
+    return f"Not with {_rows(rows, problem)}: {wish} without a single error."
 
 
 def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin: str) -> Choice:
@@ -76,7 +77,7 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
         order = shuffled(trace)
         evidence |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
     evidence |= {"test_rows": len(trace), "rows_needed": rows_needed(promise.p_value, promise.level), "origin": origin}
-    rows = _rows(len(trace))
+    rows = _rows(len(trace), trace.problem)
     tested = walk(Risk(promise, trace), policies, order)
     last = fixed_sequence([setting.p_value for setting in tested], promise.level)
     evidence["tested"] = [_told(setting) for setting in tested]
@@ -108,14 +109,18 @@ def fastest(trace: Trace, names: Sequence[str], speed: float, tolerance: float |
         return None, {"sentence": f"{speed:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
     agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
     sentence = (
-        f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on {len(trace):,} rows and "
-        f"answered {agreement:.1%} of them as the full model does."
+        f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on "
+        f"{_rows(len(trace), trace.problem)} and answered {agreement:.1%} of them as the full model does."
     )
     return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'' if count == 1 else 's'}"
+def _rows(count: int, problem: Problem) -> str:
+    return f"{count:,} {_what(problem)}{'' if count == 1 else 's'}"
+
+
+def _what(problem: Problem) -> str:
+    return "question" if problem.is_span else "row"
 
 
 def _wish(promise: Promise, problem: Problem) -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["add_data", "add_reading", "given"]
 
 OPTIONS = {
-    "task": ("T", "a GLUE or ELUE task, such as sst-2 or elue-mrpc (the one the model was trained on)"),
-    "data-dir": ("DIR", "the folder of the official GLUE or ELUE download"),
+    "task": ("T", "a task such as sst-2, elue-mrpc or squad (the one the model was trained on)"),
+    "data-dir": ("DIR", "the folder of its official download"),
     "dataset": ("NAME", "a data set on the Hub or a folder of one"),
     "dataset-config": ("NAME", "which configuration of the data set"),
     "file": ("FILE", "a file in place of the split (text, TSV, CSV, JSON lines, Parquet; labels if it has some)"),

@@ -1,7 +1,7 @@
 """Put exits on an encoder and train them.
 
 BACKBONE is a folder or a name on the Hub: an encoder, a fine-tuned classifier, or an offramp model. The data are a
-GLUE or ELUE task (from the Hub, or from the folder of the official download), a data set on the Hub, or files of your
+task of GLUE, ELUE or SQuAD (from the Hub, or its official download), a data set on the Hub, or files of your
 own.
 
 Losses, epochs, batch size, rate, decay and warm-up that are not given are those of the recipe's authors. Not theirs
@@ -30,6 +30,7 @@ EXAMPLES = """\
 examples:
   offramp train bert-base-uncased --task sst-2 --data-dir GLUE --recipe romebert-sd --output MODEL
   offramp train my-classifier --train-file train.csv --dev-file dev.csv --text-column review --output MODEL
+  offramp train bert-base-uncased --task squad --data-dir SQuAD --output READER
   offramp train MODEL --task rte --recipe deebert --epochs 0,3 --output MODEL2     (exits only)
   offramp train --config MODEL/training.yaml --output AGAIN
   offramp train --recipe list

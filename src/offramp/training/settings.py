@@ -45,8 +45,8 @@ class Settings:
 
     backbone: str
     output: str
-    task: str | None = option(None, "data", "a GLUE or ELUE task, such as sst-2 or elue-mrpc")
-    data_dir: str | None = option(None, "data", "the folder of the official GLUE or ELUE download")
+    task: str | None = option(None, "data", "a task of GLUE, ELUE or SQuAD, such as sst-2, elue-mrpc, squad or squad2")
+    data_dir: str | None = option(None, "data", "the folder of its official download")
     dataset: str | None = option(None, "data", "a data set on the Hub or a folder of one; a task brings its own")
     dataset_config: str | None = option(None, "data", "which configuration of the data set")
     train_file: str | None = option(None, "data", "a file in place of the train split (TSV, CSV, JSON lines, Parquet)")
