@@ -223,6 +223,10 @@ def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     assert code in (0, 1) and ("answers of another text" in said)
     file = tmp_path / "own.csv"
     file.write_text("id,question,context\n7,was it,a lovely film\n8,the plot,it was not very long\n")
+    alone = ["evaluate", str(answering), "--file", str(file), "-o", str(tmp_path / "alone")]
+    assert main(alone) == 0
+    assert json.loads((tmp_path / "alone" / "results.json").read_text())["data"]["metrics"] == []
+    capsys.readouterr()
     assert main(["predict", str(answering), str(file)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [*lines[0]] == ["answer", "score", "start", "end", "exit_layer"] and len(lines) == 2

@@ -46,7 +46,7 @@ class Reading:
 
     questions: list[Question] = field(default_factory=list)
     skipped: tuple[str, ...] = ()
-    has_impossible: bool = False  # it is of SQuAD 2.0's kind
+    labelled: bool = True  # whether right answers stand there at all
 
 
 def read_squad(file: Path, training: bool = False) -> Reading:
@@ -75,7 +75,6 @@ def checked(found: Iterator[Question], name: str, training: bool) -> Reading:
         if one.id in seen:
             raise BadInput(f"{name}: two questions have the id {one.id!r:.60}; ids are unique.")
         seen.add(one.id)
-        reading.has_impossible |= one.impossible or not one.answers
         misplaced = [gold for gold in one.answers if one.context[gold.start : gold.end] != gold.text]
         if misplaced and training:
             bad.append(f"{one.id}: {misplaced[0].text!r:.40}")

@@ -39,14 +39,14 @@ def question_rows(task: Task, split: str, file: str | None, data_dir: str | None
         reading = read_squad(Path(file), training) if file.endswith(".json") else _table(file, training)
     else:
         reading = _hub(dataset or HUB[task.name], "validation" if split == "dev" else split, training)
-    without = [one for one in reading.questions if not one.answers]
+    without = [one for one in reading.questions if not one.answers and reading.labelled]
     if without and not task.no_answer:
         raise BadInput(
             f"{file or dataset or HUB[task.name]}: {len(without):,} questions have no answer, the first is "
             f"{without[0].id}; that is SQuAD 2.0's kind: use --task squad2."
         )
     texts: list[Any] = [(one.question, one.context) for one in reading.questions]
-    labels = [() if one.impossible else one.answers for one in reading.questions]
+    labels = [() if one.impossible else one.answers for one in reading.questions] if reading.labelled else None
     return Rows(texts, labels, reading.skipped, [one.id for one in reading.questions])
 
 
@@ -59,8 +59,12 @@ def _table(file: str, training: bool) -> Reading:
         raise BadInput(f"{file}: expected SQuAD's .json, or a .tsv, .csv, .jsonl or .parquet file, told by its ending.")
     source = Source(file, kind, *INPUTS)
     odd: list[int] = []
-    found = [_row(source, line, row) for line, row in read_records(source, odd)]
-    reading = checked(iter(found), file, training)
+    rows = list(read_records(source, odd))
+    labelled = any(name in row for _, row in rows[:1] for name in ("answer", "answers"))
+    if training and rows and not labelled:
+        raise BadInput(f"{file} has the columns {listed(list(rows[0][1]))}; questions to learn from have an `answer`.")
+    reading = checked((_row(source, line, row) for line, row in rows), file, training)
+    reading.labelled = labelled
     if odd:
         reading.skipped += (f"{file}: {len(odd)} rows with too few or too many columns were skipped.",)
     return reading
