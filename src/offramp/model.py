@@ -37,6 +37,7 @@ from offramp.files.writing import as_usual, write_together
 from offramp.loop import every_exit, run
 from offramp.policies import Policy
 from offramp.prediction import Answer, SpanAnswer
+from offramp.problems.span import LOW
 from offramp.runner import Runner
 from offramp.stepper import Said
 from offramp.thresholds import Threshold
@@ -314,7 +315,7 @@ class AdaptiveModel(PreTrainedModel):
         chosen = None if self.training else self.config.choose(policy, threshold)
         if chosen is not None and labels is None and not output_exits:
             answered = run(stepper, batch, chosen, max_layers)
-            start, end = _ends(answered.tokens)
+            start, end = _ends(answered.tokens, input_ids.shape[1])
             return AdaptiveOutput(logits=answered.logits, start_logits=start, end_logits=end, exit_layer=answered.layer)
         every = every_exit(stepper, batch)
         loss = None
@@ -323,7 +324,7 @@ class AdaptiveModel(PreTrainedModel):
             loss = torch.stack(losses).sum()
         answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
         uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
-        start, end = _ends(answered.tokens)
+        start, end = _ends(answered.tokens, input_ids.shape[1])
         return AdaptiveOutput(
             loss=loss,
             logits=answered.logits,
@@ -376,9 +377,12 @@ class AdaptiveModel(PreTrainedModel):
         return found
 
 
-def _ends(tokens: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A span's logits of start and end."""
-    return (None, None) if tokens is None else (tokens[..., 0], tokens[..., 1])
+def _ends(tokens: Tensor | None, length: int) -> tuple[Tensor | None, Tensor | None]:
+    """A span's logits of start and end, as long as the batch came."""
+    if tokens is None:
+        return None, None
+    start, end = nn.functional.pad(tokens, (0, 0, 0, length - tokens.shape[1]), value=LOW).unbind(-1)
+    return start, end
 
 
 def gates_of(config: AdaptiveConfig) -> Gates | None:

@@ -103,7 +103,7 @@ class Trace:
     def shape(self) -> Shape:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
-        return Shape(self.problem, len(self.about["model"]["labels"]), self.points, has_lte, faithful)
+        return Shape(self.problem, self.logits.shape[-1], self.points, has_lte, faithful)
 
     # -- answers and costs -----------------------------------------------------------------------
 
