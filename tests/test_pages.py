@@ -108,8 +108,8 @@ def place(home, tmp_path, monkeypatch) -> Path:
     return copy
 
 
-def run_page(name: str) -> None:
-    """Run every block, in its order."""
+def run_page(name: str, refusing: tuple[str, ...] = ()) -> None:
+    """Run every block, in its order; some commands may end with an honest no."""
     for language, block in blocks(read(name)):
         if language == "python":
             exec(compile(block, name, "exec"), {"__name__": "page"})
@@ -117,7 +117,7 @@ def run_page(name: str) -> None:
         for command in commands(f"```sh\n{block}```"):
             if "--output" in command:
                 remove(Path(option(command, "--output")))  # another page's
-            assert main(quick(command)) == 0, shlex.join(command)
+            assert main(quick(command)) in ((0, 1) if command[0] in refusing else (0,)), shlex.join(command)
 
 
 def remove(path: Path) -> None:
@@ -274,13 +274,7 @@ def test_questions_runs(place):
     for split, count in (("train", 40), ("dev", 10)):
         write_squad(place / "SQuAD" / f"{split}-v1.1.json", count, seed=len(split))
     (place / "questions.csv").write_text("question,context\nwas it good,it was a very long film\n")
-    for language, block in blocks(read("questions.md")):
-        if language == "python":
-            exec(compile(block, "questions.md", "exec"), {"__name__": "page"})
-            continue
-        for command in commands(f"```sh\n{block}```"):
-            fine = (0, 1) if command[0] == "calibrate" else (0,)  # a tiny model may have nothing to promise
-            assert main(quick(command)) in fine, shlex.join(command)
+    run_page("questions.md", refusing=("calibrate",))  # a tiny model may have nothing to promise
     assert json.loads((place / "answers.jsonl").read_text())["exit_layer"] <= LAYERS
     assert len(json.loads((place / "files" / "predictions_.json").read_text())) == 20
 
