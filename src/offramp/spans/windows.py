@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,13 @@ from offramp.errors import BadInput, BadValue
 
 __all__ = ["STRIDE", "WindowMaker", "Windows", "best_context"]
 
-Ints = NDArray[np.int64]
+Ints = NDArray[Any]  # whole numbers
 
 STRIDE = 128  # tokens from one window's start to the next one's
 QUERY = 64  # tokens of a question; the rest is cut off
 END, START_AND_END = 1, 3  # marks of a token
+SLICE = 1024  # questions that are tokenised together
+EMPTY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,28 @@ class WindowMaker:
 
     def read(self, pairs: Sequence[Any], seen: int = 0) -> Windows:
         """The windows of (question, context) pairs; `seen` pairs came before."""
+        found, lengths, counts = [], [], []
+        for start in range(0, len(pairs), SLICE):  # what the tokenizer says of a slice is large
+            for table, each in self._slice(pairs[start : start + SLICE], seen + start):
+                found.append(table)
+                lengths.append(each)
+                counts.append(len(each))
+        owner = np.repeat(np.arange(len(pairs)), counts)
+        rows, length = np.concatenate([np.zeros((5, 0), np.int32), *found], axis=1), np.concatenate([EMPTY, *lengths])
+        ids, types, marks, begins, ends = (Ragged(row, length) for row in rows)
+        return Windows(ids, types if self.has_types else None, marks, begins, ends, owner)
+
+    def _slice(self, pairs: Sequence[Any], seen: int) -> Iterator[tuple[Ints, Ints]]:
+        """Of each pair a table of its windows' tokens, and the windows' lengths."""
         for number, pair in enumerate(pairs, seen + 1):
             _check(pair, number)
         asked = self._tokens([question for question, _ in pairs])
         contexts = list(dict.fromkeys(context for _, context in pairs))
         read = dict(zip(contexts, self._tokens(contexts), strict=True))
-        found = [self._windows(query[0], *read[pair[1]]) for query, pair in zip(asked, pairs, strict=True)]
-        owner = np.repeat(np.arange(len(pairs)), [len(windows) for windows in found])
-        rows = [window for windows in found for window in windows]
-        ids, types, marks, begins, ends = (Ragged.of([row[column] for row in rows]) for column in range(5))
-        return Windows(ids, types if self.has_types else None, marks, begins, ends, owner)
+        for (query, _), pair in zip(asked, pairs, strict=True):
+            yield self._windows(query, *read[pair[1]])
 
-    def _tokens(self, texts: list[str]) -> list[tuple[list[int], NDArray[np.int64]]]:
+    def _tokens(self, texts: list[str]) -> list[tuple[Ints, Ints]]:
         """Each text's token ids, and where they begin and end in it."""
         if not texts:
             return []
@@ -78,33 +90,35 @@ class WindowMaker:
         except (TypeError, UnicodeEncodeError) as err:
             raise BadInput("A text cannot be encoded as UTF-8; is half a character pair in it?") from err
         return [
-            (ids, np.array(offsets, dtype=np.int64).reshape(-1, 2))
+            (np.array(ids, dtype=np.int32), np.array(offsets, dtype=np.int32).reshape(-1, 2))
             for ids, offsets in zip(made["input_ids"], made["offset_mapping"], strict=True)
         ]
 
-    def _windows(self, query: list[int], ids: list[int], offsets: Ints) -> list[tuple[list[int], ...]]:
+    def _windows(self, query: Ints, ids: Ints, offsets: Ints) -> tuple[Ints, Ints]:
+        """A row each of ids, types, marks, begins and ends, all windows end to end; and the windows' lengths."""
         query = query[: min(QUERY, (self.limit - self.special) // 2)]
         room = self.limit - self.special - len(query)
         starts = _starts(len(ids), room, min(self.stride, max(1, room // 2)))
         stops = np.minimum(starts + room, len(ids))
         best = best_context(starts, stops)
-        front = [*self.before[0], *query, *self.between[0]]
-        front_types = [*self.before[1], *[self.kinds[0]] * len(query), *self.between[1]]
-        behind, behind_types = self.behind
-        found: list[tuple[list[int], ...]] = []
+        front, behind = self._around(query)
+        found = []
         for window, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-            marks = np.where(best[start:stop] == window, START_AND_END, END)
-            blank, tail = [0] * len(front), [0] * len(behind)
-            found.append(
-                (
-                    [*front, *ids[start:stop], *behind],
-                    [*front_types, *[self.kinds[1]] * (stop - start), *behind_types],
-                    [*blank, *marks.tolist(), *tail],
-                    [*blank, *offsets[start:stop, 0].tolist(), *tail],
-                    [*blank, *offsets[start:stop, 1].tolist(), *tail],
-                )
-            )
-        return found
+            middle = np.empty((5, stop - start), np.int32)
+            middle[0], middle[1] = ids[start:stop], self.kinds[1]
+            middle[2] = np.where(best[start:stop] == window, START_AND_END, END)
+            middle[3:] = offsets[start:stop].T
+            found += [front, middle, behind]
+        return np.concatenate(found, axis=1), stops - starts + front.shape[1] + behind.shape[1]
+
+    def _around(self, query: Ints) -> tuple[Ints, Ints]:
+        """What stands before a window's part of the context and behind it, in such rows."""
+        front = np.zeros((5, len(query) + len(self.before[0]) + len(self.between[0])), np.int32)
+        front[0] = [*self.before[0], *query, *self.between[0]]
+        front[1] = [*self.before[1], *[self.kinds[0]] * len(query), *self.between[1]]
+        behind = np.zeros((5, len(self.behind[0])), np.int32)
+        behind[:2] = self.behind
+        return front, behind
 
 
 def _starts(tokens: int, room: int, stride: int) -> Ints:
@@ -115,11 +129,14 @@ def _starts(tokens: int, room: int, stride: int) -> Ints:
 
 def best_context(starts: Ints, stops: Ints) -> Ints:
     """Which window sees most around each token: the less of left and right, then the longer window, then the first."""
-    tokens = np.arange(int(stops.max(initial=0)))
-    left, right = tokens - starts[:, None], stops[:, None] - 1 - tokens
-    around = np.minimum(left, right)
-    scores = np.where(around >= 0, around + 0.01 * (stops - starts)[:, None], -1.0)
-    return np.asarray(scores.argmax(0), dtype=np.int64)
+    tokens = int(stops.max(initial=0))
+    best, most = np.zeros(tokens, dtype=np.int64), np.full(tokens, -1.0)
+    for window, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        left = np.arange(stop - start)
+        scores = np.minimum(left, left[::-1]) + 0.01 * (stop - start)
+        better = scores > most[start:stop]
+        best[start:stop][better], most[start:stop][better] = window, scores[better]
+    return best
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[list[int], list[int]]], tuple[int, int]]:
