@@ -172,14 +172,14 @@ def test_a_question_takes_its_best_window_and_none_where_none_is_better():
     marks, real = windows.marks.padded(np.arange(len(windows)), 0)
     logits = torch.randn(len(windows), longest, 2, generator=random)
     made = located(summary(logits, torch.from_numpy(marks)).numpy(), windows)
-    found = answers_of(made, windows.owner, no_answer=False)
+    found = answers_of(made, windows.owner)
     for question in range(2):
         rows = np.flatnonzero(windows.owner == question)
         assert found.window[question] == rows[made[rows, 7].argmax()]
     assert real.any() and all(texts_of(found, [context for _, context in PAIRS[:2]]))
-    sure = answers_of(made, windows.owner, no_answer=True, threshold=-1e9)
+    sure = answers_of(made, windows.owner, no_answer=-1e9)
     assert texts_of(sure, ["x", "y"]).tolist() == ["", ""]
-    assert np.allclose(sure.null, answers_of(made, windows.owner, True, 1e9).null)
+    assert np.allclose(sure.null, answers_of(made, windows.owner, 1e9).null)
 
 
 # -- a user's way --------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_every_recipe_trains_spans(recipe, encoders, squad, tmp_path, capsys):
     assert main([str(part) for part in call]) == 0
     assert "span_f1" in capsys.readouterr().out
     model = AdaptiveModel.from_pretrained(tmp_path / "model")
-    assert model.config.problem is SPAN and not model.config.no_answer
+    assert model.config.problem is SPAN and model.config.no_answer is None
     assert model.answer("was it", "a lovely film").exit_layer == 4
 
 

@@ -6,6 +6,7 @@ import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -107,7 +108,7 @@ class AdaptiveConfig(PreTrainedConfig):
     notes: str | None = None  # what the card says beyond the config
     max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
     inputs: list[str] | None = None  # the columns that it was trained on: of a text, or of a text and its partner
-    no_answer: bool = False  # of spans: whether a context may have no answer (SQuAD 2.0)
+    no_answer: float | None = None  # of spans: by how much "no answer" must score higher; null: contexts have one
     width: Any = None  # EBERT's gates on every layer: how they decide and what they are to keep; null: none
     calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
     faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
@@ -150,11 +151,13 @@ class AdaptiveConfig(PreTrainedConfig):
     def _check_fields(self) -> None:
         """Refuse values that nobody wrote on purpose, each by its name."""
         family_of(self.backbone)
-        for name in ("lte", "faithful", "no_answer"):
+        for name in ("lte", "faithful"):
             if not isinstance(getattr(self, name), bool):
                 raise BadModel(f"`{name}` is {getattr(self, name)!r:.60}; it is true or false.")
         if self.ramp is not None and (not isinstance(self.ramp, str) or self.ramp not in RAMPS):
             raise UnknownName("ramp", str(self.ramp), RAMPS)
+        if self.no_answer is not None and (not _is_number(self.no_answer) or not isfinite(self.no_answer)):
+            raise BadModel(f"`no_answer` is {self.no_answer!r:.60}; it is a finite number, or null.")
         if self.notes is not None and not isinstance(self.notes, str):
             raise BadModel(f"`notes` is {self.notes!r:.60}; it is text.")
         if self.exits is not None and (not isinstance(self.exits, list) or not self.exits):

@@ -229,7 +229,7 @@ class Runner:
 
     def _of_windows(self, chunk: Chunk, windows: Windows, summaries: Any, layers: Any) -> SpanAnswers:
         """Questions' answers, made of their windows'."""
-        found = answers_of(located(summaries, windows), windows.owner, bool(self.config.no_answer))
+        found = answers_of(located(summaries, windows), windows.owner, self.config.no_answer)
         deepest = np.maximum.reduceat(layers, np.flatnonzero(np.diff(windows.owner, prepend=-1)))
         texts = texts_of(found, [text[1] for text in chunk.texts])
         return SpanAnswers(texts, found.score, found.begin, found.end, deepest)

@@ -53,7 +53,7 @@ def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
         policy=policies.parse(options.policy).to_dict(),
         faithful=options.faithful,
         width=_width(checkpoint, options),
-        no_answer=options.no_answer,
+        no_answer=0.0 if options.no_answer else None,
         **(SPANS if spans else _labels(checkpoint, family)),
     )
     encoder = checkpoint.pick(f"{family}.", [r"^pooler\.", r"position_ids$", r"\.predictor\.", r"_nopruned_times$"])

@@ -25,8 +25,10 @@ from offramp.report.extremes import extremes
 from offramp.report.files import write_files
 from offramp.report.page import render
 from offramp.runner import Runner
+from offramp.spans.answers import answers_of, texts_of
 from offramp.spans.questions import Question
 from offramp.spans.scores import squad_scores
+from offramp.tasks.metrics import METRICS
 from offramp.tasks.rows import TaskRows
 from offramp.traces.about import check_labels, check_trace, of_data
 from offramp.traces.reading import read_trace
@@ -158,7 +160,22 @@ def _official(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[st
         for name, text, golds in zip(rows.ids, rows.texts, rows.labels, strict=True)
     ]
     answers = {"full": trace.full, "chosen": trace.replay(policy).answers}
-    return {name: squad_scores(asked, dict(zip(rows.ids, texts, strict=True))) for name, texts in answers.items()}
+    told = {name: squad_scores(asked, dict(zip(rows.ids, texts, strict=True))) for name, texts in answers.items()}
+    return told if trace.about["model"]["no_answer"] is None else told | {"best": _best_null(trace)}
+
+
+def _best_null(trace: Trace) -> dict[str, float]:
+    """The full model's best `no_answer` on these rows, and its F1 then."""
+    assert trace.contexts is not None and trace.labels is not None
+    found = answers_of(trace.logits[:, -1], np.asarray(trace.question))
+    texts = texts_of(found, trace.contexts)
+    said, none = (METRICS["span_f1"].per_row(each, trace.labels) for each in (texts, np.full(len(texts), "", object)))
+    order = np.argsort(found.null, kind="stable")
+    values = none.sum() + np.cumsum([0.0, *(said - none)[order]])  # the first so many are answered
+    most = int(values.argmax())
+    odds = found.null[order]
+    number = odds[0] - 1 if most == 0 else odds[most - 1] if most == len(odds) else (odds[most - 1] + odds[most]) / 2
+    return {"no_answer": round(float(number), 4), "f1": 100 * float(values[most]) / len(texts)}
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:

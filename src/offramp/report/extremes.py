@@ -58,7 +58,7 @@ def _of_questions(trace: Trace, data: TaskRows, replayed: Replayed) -> dict[str,
     """Questions with what is around their answers; a question stays as long as the deepest of its windows."""
     owner = np.asarray(trace.question)
     logits = trace.logits[np.arange(trace.rows), replayed.exit - 1]
-    found = answers_of(logits, owner, bool(trace.about["model"]["no_answer"]))
+    found = answers_of(logits, owner, trace.about["model"]["no_answer"])
     layers = np.maximum.reduceat(replayed.layer, np.flatnonzero(np.diff(owner, prepend=-1)))
     golds = data.labels
 

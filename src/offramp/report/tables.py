@@ -102,8 +102,10 @@ def questions_table(results: Mapping[str, Any]) -> str | None:
         return None
     head = ["", "exact", "f1", *(f"{kind} {name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
     names = ["exact", "f1", *(f"{kind}_{name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
-    rows = [[which, *(f"{one[name]:.1f}" if name in one else "–" for name in names)] for which, one in scores.items()]
-    return aligned(head, rows)
+    rows = [[which, *(f"{scores[which][name]:.1f}" for name in names)] for which in ("full", "chosen")]
+    best = scores["best"]
+    told = f"With `no_answer` {best['no_answer']:g} in its config the full model's F1 would be {best['f1']:.1f} here."
+    return f"{aligned(head, rows)}\n{told}"
 
 
 def live_table(results: Mapping[str, Any]) -> str:

@@ -40,11 +40,11 @@ def located(summaries: Array, windows: Windows) -> Array:
     return made
 
 
-def answers_of(summaries: Array, owner: NDArray[np.int64], no_answer: bool, threshold: float = 0.0) -> Found:
+def answers_of(summaries: Array, owner: NDArray[np.int64], no_answer: float | None = None) -> Found:
     """The best span of each question's windows, (windows, columns) with places in characters; `owner` ascends.
 
-    With `no_answer` a question gets none where "no answer", at the window that finds it least likely, scores higher by
-    more than the threshold.
+    With a number for `no_answer` a question gets none where "no answer", at the window that finds it least likely,
+    scores higher by more than that.
     """
     scores = np.asarray(summaries[:, SCORE], dtype=np.float64)
     nulls = np.asarray(summaries[:, NULL], dtype=np.float64).sum(1)
@@ -56,8 +56,8 @@ def answers_of(summaries: Array, owner: NDArray[np.int64], no_answer: bool, thre
     begin, end = (np.asarray(best[:, column], dtype=np.int64) for column in (BEGIN, END))
     chance = np.asarray(best[:, CHANCE], dtype=np.float64)
     empty = scores[window] <= LEAST
-    if no_answer:
-        empty |= null > threshold
+    if no_answer is not None:
+        empty |= null > no_answer
         nothing = (best[:, CHOICE] == 0).all(-1)  # else it is a little less sure than the window's span
         chance = np.where(empty, np.where(nothing, best[:, CONFIDENCE], 1 - chance), chance)
     return Found(np.where(empty, 0, begin), np.where(empty, 0, end), chance, window, null)

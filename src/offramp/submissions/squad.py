@@ -57,8 +57,8 @@ def squad_answers(
     chosen = runner.config.choose(policy, threshold)
     if runner.config.faithful:
         return _as_published(runner, questions, chosen, max_layers)
-    no_answer = bool(runner.config.no_answer)
-    made = Answers(null_odds={} if no_answer else None)
+    no_answer = runner.config.no_answer
+    made = Answers(null_odds=None if no_answer is None else {})
     pairs = [(one.question, one.context) for one in questions]
     for chunk in runner.chunks(pairs, batch_tokens):
         assert chunk.windows is not None
@@ -69,7 +69,7 @@ def squad_answers(
         for place, question in enumerate(some):
             rows = np.flatnonzero(chunk.windows.owner == place)
             made.predictions[question.id] = str(texts[place])
-            listed = nbest(summaries[rows], rows, chunk.windows, question.context, no_answer)
+            listed = nbest(summaries[rows], rows, chunk.windows, question.context, no_answer is not None)
             made.nbest[question.id] = [one.saved() for one in listed]
             if made.null_odds is not None:
                 made.null_odds[question.id] = float(found.null[place])
@@ -120,7 +120,8 @@ def _as_published(runner: Runner, questions: Sequence[Question], policy: Policy,
     logits = [_logits(runner, flat[start : start + ROWS], policy, max_layers) for start in range(0, len(flat), ROWS)]
     starts, ends = np.concatenate(logits).transpose(2, 0, 1)
     lower = bool(getattr(runner.tokenizer, "do_lower_case", True))
-    rules = Rules(version_2=bool(runner.config.no_answer), do_lower_case=lower)
+    null = runner.config.no_answer
+    rules = Rules(null is not None, null or 0.0, do_lower_case=lower)
     return original_answers(questions, windows, starts, ends, runner.tokenizer, rules)
 
 

@@ -94,11 +94,11 @@ def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str,
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
     if config.problem.is_span and given.task is None:
-        given = replace(given, task="squad2" if config.no_answer else "squad")
+        given = replace(given, task="squad" if config.no_answer is None else "squad2")
     if given.task is None and named.file is not None and named.split is not None:
         raise BadValue(f"{named.file} has no splits; leave --split out.")
     data = _of_task(given, split) if given.task is not None else _own(given, config, split)
-    if data.task.no_answer and not config.no_answer and config.problem.is_span:
+    if data.task.no_answer and config.no_answer is None and config.problem.is_span:
         raise BadInput(
             f"{model} was trained on questions that all have answers, and {data.task.name} has some without; "
             "evaluate it on --task squad, or train it on squad2."

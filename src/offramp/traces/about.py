@@ -69,7 +69,7 @@ def describe(runner: Runner) -> dict[str, Any]:
             "problem": config.problem.name,
             "faithful": config.faithful,
             "max_length": runner.limit,
-            "no_answer": bool(config.no_answer),
+            "no_answer": config.no_answer,
         },
         "machine": {
             "backend": runner.backend,

@@ -116,7 +116,7 @@ class Trace:
             return self.problem.answers(logits)
         if self.contexts is None:
             raise AssertionError("a trace of questions needs their contexts")
-        found = answers_of(logits, np.asarray(self.question), bool(self.about["model"]["no_answer"]))
+        found = answers_of(logits, np.asarray(self.question), self.about["model"]["no_answer"])
         return texts_of(found, self.contexts)
 
     def with_questions(self, contexts: Sequence[str], golds: Array | None) -> Trace:

@@ -207,7 +207,7 @@ class Job:
         model.config.max_tokens = length = self._max_length()
         model.config.inputs = list(data.task.inputs)
         tokenizer = model.tokenizer
-        model.config.no_answer = data.task.no_answer
+        model.config.no_answer = 0.0 if data.task.no_answer else None
         self.train_rows = examples(tokenizer, data.train, length, training=True)
         self.dev_rows = {name: examples(tokenizer, rows, length, training=False) for name, rows in data.dev.items()}
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)

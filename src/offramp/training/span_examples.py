@@ -62,7 +62,9 @@ class SpanExamples(Dataset[dict[str, Any]]):
         contexts, golds = [text[1] for text in rows.texts], golds_of(rows.labels or [])
         found = []
         for place in range(whole.shape[1]):
-            answers = texts_of(answers_of(whole[:, place], self.windows.owner, task.no_answer), contexts)
+            answers = texts_of(
+                answers_of(whole[:, place], self.windows.owner, 0.0 if task.no_answer else None), contexts
+            )
             found.append(score(task.metrics, answers, golds))
         return found
 
