@@ -20,6 +20,7 @@ from offramp.evaluation.width import width_of_rows
 from offramp.files.ours import RUN
 from offramp.files.writing import staged_folder
 from offramp.policies import Never, Policy, parse
+from offramp.problems.overlap import f1
 from offramp.report import figures
 from offramp.report.extremes import extremes
 from offramp.report.files import write_files
@@ -28,7 +29,6 @@ from offramp.runner import Runner
 from offramp.spans.answers import answers_of, texts_of
 from offramp.spans.questions import Question
 from offramp.spans.scores import squad_scores
-from offramp.tasks.metrics import METRICS
 from offramp.tasks.rows import TaskRows
 from offramp.traces.about import check_labels, check_trace, of_data
 from offramp.traces.reading import read_trace
@@ -169,7 +169,10 @@ def _best_null(trace: Trace) -> dict[str, float]:
     assert trace.contexts is not None and trace.labels is not None
     found = answers_of(trace.logits[:, -1], np.asarray(trace.question))
     texts = texts_of(found, trace.contexts)
-    said, none = (METRICS["span_f1"].per_row(each, trace.labels) for each in (texts, np.full(len(texts), "", object)))
+    said, none = (
+        np.array([f1(text, golds) for text, golds in zip(each, trace.labels, strict=True)])
+        for each in (texts, [""] * len(texts))
+    )
     order = np.argsort(found.null, kind="stable")
     values = none.sum() + np.cumsum([0.0, *(said - none)[order]])  # the first so many are answered
     most = int(values.argmax())

@@ -60,11 +60,9 @@ class SpanExamples(Dataset[dict[str, Any]]):
         whole[numbers] = summaries
         whole = located(whole, self.windows)
         contexts, golds = [text[1] for text in rows.texts], golds_of(rows.labels or [])
-        found = []
+        found, null = [], 0.0 if task.no_answer else None
         for place in range(whole.shape[1]):
-            answers = texts_of(
-                answers_of(whole[:, place], self.windows.owner, 0.0 if task.no_answer else None), contexts
-            )
+            answers = texts_of(answers_of(whole[:, place], self.windows.owner, null), contexts)
             found.append(score(task.metrics, answers, golds))
         return found
 
