@@ -35,7 +35,7 @@ LEARN = ["--epochs", "2", "--learning-rate", "1e-4"]
 RUNS: dict[str, tuple[str, tuple[str, str, str], str, list[str]]] = {
     "plain": (MINILM, ONE, "plain", LEARN),
     "joint": (MINILM, ONE, "joint", LEARN),
-    "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "1", "--target-ratio", "0.8", "--ffn-block", "128"]),
+    "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "0.5", "--target-ratio", "0.8", "--ffn-block", "128"]),
     "joint-2.0": ("joint", TWO, "joint", ["--epochs", "1", "--learning-rate", "5e-5"]),
 }
 PROMISE = ["--risk", "0.05", "--confidence", "0.9", "--policy", "confidence"]
