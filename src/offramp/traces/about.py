@@ -22,6 +22,9 @@ from offramp.traces.trace import Trace
 __all__ = ["DataPrint", "check_labels", "check_trace", "cpu_name", "describe", "of_data"]
 
 
+FLAGS = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
+
+
 class DataPrint:
     """The fingerprint of rows that come in parts: their texts to the letter, their labels by name."""
 
@@ -82,13 +85,14 @@ def describe(runner: Runner) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor, as the system calls it."""
+    """The processor, as the system calls it, with the instructions that speed depends on."""
     info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    told = info.read_text() if info.is_file() else ""
+    lines = dict(line.split("\t", 1) for line in told.splitlines() if "\t" in line)
+    name = lines.get("model name", "").removeprefix(":").strip() or platform.processor() or platform.machine()
+    there = set(lines.get("flags", "").split())
+    flags = [flag for flag in FLAGS if flag in there]
+    return f"{name} ({', '.join(flags)})" if flags else name
 
 
 def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str) -> None:
