@@ -17,8 +17,8 @@ MADE = """\
 `benchmarks/squad_results.py`, {date}, {cpu}, torch {torch}. 384 tokens, batches of 16, two epochs at 1e-4
 (`ebert-0.8`: half an epoch more on `plain`, blocks of 128; `joint-2.0`: one more on `joint`, 2.0's questions); a tenth
 of the contexts set aside. A small encoder and a small part of SQuAD ({train:,} questions): the figures show what
-leaving early costs, not how well one can read. Scores on the dev subset; *same*: the share of questions with the last exit's
-text."""
+leaving early costs, not how well one can read. Scores on the dev subset; *same*: the share of questions with the last
+exit's text."""
 PROMISED = """\
 The promise was tested on the questions about contexts that training set aside, which come from the same articles; dev
 has other articles. What became of it there: {differ:.1%} of the answers differ (promised: at most {risk:g} %)."""
