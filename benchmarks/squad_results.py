@@ -28,7 +28,8 @@ RESULTS = HERE / "results" / "squad.json"
 MINILM = "all-MiniLM-L6-v2"
 ONE = ("squad", "train_subset.json", "dev_subset.json")
 TWO = ("squad2", "train_subset-v2.0.json", "dev_subset-v2.0.json")
-COMMON = ["--batch-size", "16", "--select", "none", "--save-every", "50", "--warmup", "0.1", "--weight-decay", "0.01"]
+COMMON = ["--batch-size", "16", "--select", "none", "--save-every", "50", "--eval-every", "1000"]
+COMMON += ["--warmup", "0.1", "--weight-decay", "0.01"]
 LEARN = ["--epochs", "2", "--learning-rate", "1e-4"]
 
 # name: the model that it starts from, the data, its recipe, its options
