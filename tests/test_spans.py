@@ -14,6 +14,7 @@ from transformers import AutoModelForQuestionAnswering
 
 from offramp import AdaptiveModel, policies
 from offramp.cli.main import main
+from offramp.errors import BadInput
 from offramp.problems import SPAN
 from offramp.problems.span import CHOICE, CONFIDENCE, ENTROPY, LONGEST, LOW, NBEST, NULL, WIDTH, summary
 from offramp.spans.answers import answers_of, located, texts_of
@@ -265,6 +266,24 @@ def test_every_recipe_trains_spans(recipe, encoders, squad, tmp_path, capsys):
     assert model.answer("was it", "a lovely film").exit_layer == 4
 
 
+def test_places_are_exact_whatever_a_tokenizer_counts_to_its_tokens(tmp_path):
+    """Byte-level tokenizers count the space before a word to its token, or a token is white space alone."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel({"[UNK]": 1, "[PAD]": 0, "[CLS]": 2, "[SEP]": 3}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_next")
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]")
+    context = "a  lovely film \u2003 in Köln"
+    windows = WindowMaker(made, 30).read([("was it", context)])
+    words = [context[b:e] for b, e in zip(windows.begins.values, windows.ends.values, strict=True) if e > b]
+    assert words == context.split()
+    assert ((windows.marks.values > 0) == (windows.ends.values > windows.begins.values)).all()
+
+
 def test_rows_of_ones_own(encoders, squad, tmp_path):
     rows = contexts_and_questions(20)
     table = tmp_path / "own.csv"
@@ -332,6 +351,7 @@ def spoilt(change):
         (spoilt(lambda one: one["qas"][1].update(id="q1")), "two questions have the id 'q1'"),
         (spoilt(lambda one: one["qas"][0]["answers"][0].update(answer_start="x")), "is 'x'; it is a number from 0"),
         (spoilt(lambda one: one["qas"][0].update(answers=[])), "1 questions have no answer, the first is q1"),
+        (spoilt(lambda one: one["qas"][0].update(is_impossible=True)), "1 questions have no answer, the first is q1"),
     ],
 )
 def test_faulty_files_are_one_line(write, line, encoders, squad, tmp_path, capsys):
@@ -342,6 +362,45 @@ def test_faulty_files_are_one_line(write, line, encoders, squad, tmp_path, capsy
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1 and line in said[0], said
     assert not (tmp_path / "model").exists()
+
+
+def test_files_as_people_have_them(answering, squad, tmp_path, capsys):
+    import gzip
+
+    saved = json.loads((squad / "dev-v2.0.json").read_text())
+    for paragraph in saved["data"][0]["paragraphs"]:
+        for entry in paragraph["qas"]:
+            entry.pop("answers")
+            entry.pop("is_impossible", None)
+    (tmp_path / "bare.json.gz").write_bytes(gzip.compress(json.dumps(saved).encode()))
+    call = ["predict", answering, tmp_path / "bare.json.gz", "--format", "squad", "-o", tmp_path / "files"]
+    assert main([str(part) for part in call]) == 0
+    call = ["evaluate", answering, "--file", tmp_path / "bare.json.gz", "--no-live", "-o", tmp_path / "run"]
+    assert main([str(part) for part in call]) == 0
+    rows = [{"id": 0, "question": "was it", "context": "a film"}, {"id": 1, "question": "the", "context": "it was"}]
+    rows[1] |= {"answer": "it", "start": 0.0}
+    (tmp_path / "late.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["evaluate", answering, "--file", tmp_path / "late.jsonl", "--no-live", "-o", tmp_path / "late"]
+    assert main([str(part) for part in call]) == 0
+    assert json.loads((tmp_path / "late" / "results.json").read_text())["questions"]["full"]["NoAns_total"] == 1
+    runner = AdaptiveModel.from_pretrained(answering).runner()
+    assert runner.answer([("was it", "a film")] * 3).texts.shape == (3,)
+    for bad in (5, None, {"question": "a", "context": "b"}):
+        with pytest.raises(BadInput, match="pairs of a question and a context"):
+            list(runner.predict([bad]))
+
+
+def test_new_questions_about_trained_contexts_are_told(encoders, squad, tmp_path, capsys):
+    call = ["train", encoders["bert"], "--task", "squad", "--data-dir", squad, *FAST, "-o", tmp_path / "model"]
+    assert main([str(part) for part in call]) == 0
+    saved = json.loads((squad / "train-v1.1.json").read_text())
+    rows = [(entry, one["context"]) for one in saved["data"][0]["paragraphs"] for entry in one["qas"]]
+    text = "".join(json.dumps({"question": f"{entry['question']} good", "context": c}) + "\n" for entry, c in rows)
+    (tmp_path / "leak.jsonl").write_text(text)
+    capsys.readouterr()
+    call = ["calibrate", tmp_path / "model", "--file", tmp_path / "leak.jsonl", "--risk", "0.9", "--confidence", "0.5"]
+    assert main([str(part) for part in call]) in (0, 1)
+    assert "about contexts that were trained on" in capsys.readouterr().err
 
 
 def test_misplaced_answers_are_left_out_and_named(encoders, squad, tmp_path, capsys):
@@ -375,6 +434,8 @@ def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, caps
         ("predict", answering, tmp_path / "empty.csv"): "its context is empty",
         ("predict", answering, tmp_path / "texts.txt"): "there is no partner",
         ("predict", answering, two, "--format", "squad"): "needs --output",
+        ("predict", answering, two): "--format squad",
+        (*call, "--label-smoothing", "0.1", "-o", tmp_path / "new"): "leave class-weights and label-smoothing out",
         ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "answers with single label",
         ("predict", answering, tmp_path / "empty.csv", "--all-scores"): "leave --all-scores out",
         ("calibrate", answering, "--temperature"): "leave --temperature out",

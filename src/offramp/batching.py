@@ -72,7 +72,10 @@ class Chunk:
             if self.windows is not None:
                 batch["marks"] = torch.from_numpy(self.windows.marks.padded(rows, 0)[0])
             yield {key: value.to(self.device) for key, value in batch.items()}
-            self.bar.update(stop - start)
+            if self.windows is None:
+                self.bar.update(stop - start)
+        if self.windows is not None:
+            self.bar.update(len(self.texts))
 
     @property
     def back(self) -> Ints:

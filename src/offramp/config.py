@@ -133,6 +133,8 @@ class AdaptiveConfig(PreTrainedConfig):
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
         self._check_reading(specs)
+        if self.problem.is_span and self.inputs is None:
+            self.inputs = ["question", "context"]
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
     def _check_reading(self, specs: Sequence[ExitSpec]) -> None:

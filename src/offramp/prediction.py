@@ -71,6 +71,15 @@ class SpanAnswers:
     end: NDArray[np.int64]
     layer: NDArray[np.int64]  # the deepest of its windows'
 
+    @classmethod
+    def joined(cls, parts: Sequence[SpanAnswers]) -> SpanAnswers:
+        """Several one after the other; none is an empty one."""
+        none = np.empty(0, np.int64)
+        every = [cls(np.empty(0, object), np.empty(0), none, none, none), *parts]
+        names = ("texts", "score", "start", "end", "layer")
+        arrays: list[Any] = [np.concatenate([getattr(one, name) for one in every]) for name in names]
+        return cls(*arrays)
+
     def __len__(self) -> int:
         return len(self.texts)
 

@@ -86,7 +86,7 @@ class Runner:
             raise BadModel(
                 f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
             )
-        least = self.tokenizer.num_special_tokens_to_add(pair=True) + 1
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + (2 if self.config.problem.is_span else 1)
         if not least <= self.limit <= longest:
             raise BadValue(
                 f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
@@ -200,9 +200,11 @@ class Runner:
                 on,
             )
 
-    def answer(self, texts: Iterable[Text], **options: Any) -> Answers:
-        """All answers at once, as arrays; options are those of `stream`."""
-        found = [part for part in self.stream(texts, **options) if isinstance(part, Answers)]
+    def answer(self, texts: Iterable[Text], **options: Any) -> Any:
+        """All answers at once, as arrays (`Answers`, of questions `SpanAnswers`); options are those of `stream`."""
+        found: list[Any] = list(self.stream(texts, **options))
+        if self.config.problem.is_span:
+            return SpanAnswers.joined(found)
         return Answers.joined(found, self.config.num_labels)
 
     def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:

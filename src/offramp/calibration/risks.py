@@ -61,7 +61,7 @@ class Promise:
         if problem.is_regression and self.tolerance is None:
             raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
         if not problem.is_regression and self.tolerance is not None:
-            raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
+            raise BadValue("A tolerance is for regressions, which this model is not; leave it out.")
 
     @property
     def level(self) -> float:

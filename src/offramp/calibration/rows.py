@@ -21,6 +21,7 @@ logger = logging.getLogger("offramp")
 SET_ASIDE = "that training did not see"
 SET_ASIDE_HERE = "that this training did not see (what its backbone was fine-tuned on is not known)"
 UNKNOWN = "of which it is not known whether training saw them"
+KNOWN_CONTEXTS = "that training did not see, about contexts of which it saw some"
 CHOSE = "that may have helped to choose the checkpoint"
 
 
@@ -55,6 +56,11 @@ def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dic
             f"{int(seen.sum()):,} of the {len(hashes):,} rows were trained on, the first is {first!r:.60}: "
             "a promise about them says nothing. Leave them out, or use the rows that training set aside."
         )
+    if data.task.spans and np.isin(hashes_of([text[1] for text in data.rows.texts]), roles.get("train", ())).any():
+        logger.warning(
+            "Some of the questions are about contexts that were trained on: the promise is a little too rosy."
+        )
+        return KNOWN_CONTEXTS
     used = np.isin(hashes, roles.get("dev", ()))
     if not used.any():
         return SET_ASIDE if earlier_rows(folder) == KNOWN else SET_ASIDE_HERE

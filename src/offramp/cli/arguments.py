@@ -27,9 +27,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (an accelerator where there is one)")
     group.add_argument("--dtype", choices=DTYPES, help="what it computes in (float32)")
     group.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
-    group.add_argument(
-        "--max-length", type=int, metavar="N", help="tokens of a text; the rest is cut (the model's own)"
-    )
+    length = "tokens of a text, the rest is cut; or of a window (the model's own)"
+    group.add_argument("--max-length", type=int, metavar="N", help=length)
 
 
 def load(args: argparse.Namespace, model: str | None = None) -> Runner:

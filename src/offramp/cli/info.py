@@ -91,7 +91,9 @@ def _written(name: str, facts: dict[str, Any]) -> str:
     if facts["promise"]:
         lines.append(f"  promise     {facts['promise']}")
     if facts["max_length"]:
-        lines.append(f"  texts       up to {facts['max_length']} tokens; the rest is cut")
+        spans = facts["problem"] == "question_answering"
+        rest = "longer contexts are read in windows" if spans else "the rest is cut"
+        lines.append(f"  texts       up to {facts['max_length']} tokens; {rest}")
     lines.append(f"  this CPU    {_short_types(facts['machine']['short types'])}")
     if width := facts["width"]:
         lines.append(

@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         check_free(output, args.overwrite)
     runner = arguments.load(args)
     config = runner.config
+    if config.problem.is_span and args.file.removesuffix(".gz").endswith(".json"):
+        raise BadValue(f"{args.file}: SQuAD's own files are answered with --format squad and --output, a folder.")
     inputs = None if config.inputs is None else tuple(config.inputs)
     answers = runner.stream(
         read_texts(replace(source, inputs=inputs)),

@@ -106,7 +106,7 @@ def planned(runner: Runner, options: EvaluationOptions) -> Plan:
     """The options as policies; whatever is wrong with them is said before the model runs."""
     shape = runner.config.shape
     if options.tolerance is not None and not shape.problem.is_regression:
-        raise BadValue("A tolerance is for regressions, and this model answers with labels; leave it out.")
+        raise BadValue("A tolerance is for regressions, which this model is not; leave it out.")
     if not 1 <= options.elue_length <= LONGEST:
         raise BadValue(f"elue-length is {options.elue_length}; it is from 1 to {LONGEST:,}.")
     given, names = _given(options.policies, fitting(shape))
@@ -177,8 +177,10 @@ def _best_null(trace: Trace) -> dict[str, float]:
     values = none.sum() + np.cumsum([0.0, *(said - none)[order]])  # the first so many are answered
     most = int(values.argmax())
     odds = found.null[order]
-    number = odds[0] - 1 if most == 0 else odds[most - 1] if most == len(odds) else (odds[most - 1] + odds[most]) / 2
-    return {"no_answer": round(float(number), 4), "f1": 100 * float(values[most]) / len(texts)}
+    edges = np.array([odds[0] - 1, *odds, odds[-1] + 1])
+    number = float((edges[most] + edges[most + 1]) / 2) if 0 < most < len(odds) else float(edges[most + (most > 0)])
+    reached = np.where(found.null > number, none, said).mean()  # of equal odds all or none are answered
+    return {"no_answer": number, "f1": 100 * float(reached)}
 
 
 def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:

@@ -103,7 +103,9 @@ def questions_table(results: Mapping[str, Any]) -> str | None:
     head = ["", "exact", "f1", *(f"{kind} {name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
     names = ["exact", "f1", *(f"{kind}_{name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
     rows = [[which, *(f"{scores[which][name]:.1f}" for name in names)] for which in ("full", "chosen")]
-    best = scores["best"]
+    best = scores.get("best")
+    if best is None:
+        return aligned(head, rows)
     told = f"With `no_answer` {best['no_answer']:g} in its config the full model's F1 would be {best['f1']:.1f} here."
     return f"{aligned(head, rows)}\n{told}"
 
@@ -140,7 +142,8 @@ def promise_and_sample(results: Mapping[str, Any]) -> str | None:
         return None  # another tolerance would count other answers
     from scipy import stats
 
-    rows, risk = results["data"]["rows"], promise["risk"]
+    data, risk = results["data"], promise["risk"]
+    rows = data.get("texts", data["rows"])  # a question counts once, whatever its windows
     most = stats.binom.ppf(0.95, rows, risk) / rows
     return (
         f"Promised, with {100 * promise['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from offramp.errors import BadInput
 
 __all__ = ["Gold", "Question", "Reading", "checked", "read_squad"]
 
+GZIP = b"\x1f\x8b"
 NAMED = 3  # faulty questions that are named one by one
 
 
@@ -56,7 +59,10 @@ def read_squad(file: Path, training: bool = False) -> Reading:
     counted and named.
     """
     try:
-        saved = json.loads(file.read_text("utf-8"))
+        packed = file.read_bytes()
+        saved = json.loads((gzip.decompress(packed) if packed.startswith(GZIP) else packed).decode("utf-8-sig"))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as err:
+        raise BadInput(f"{file} is packed, and damaged: {err}.") from err
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
     except UnicodeDecodeError as err:
@@ -65,7 +71,9 @@ def read_squad(file: Path, training: bool = False) -> Reading:
         raise BadInput(f"{file}, line {err.lineno}, column {err.colno}: no JSON ({err.msg}).") from err
     except RecursionError as err:
         raise BadInput(f"{file} is JSON inside JSON without end; SQuAD's has six levels.") from err
-    return checked(_questions(file, saved), str(file), training)
+    reading = checked(_questions(file, saved, training), str(file), training)
+    reading.labelled = any(one.answers or one.impossible for one in reading.questions)
+    return reading
 
 
 def checked(found: Iterator[Question], name: str, training: bool) -> Reading:
@@ -88,16 +96,16 @@ def checked(found: Iterator[Question], name: str, training: bool) -> Reading:
     return reading
 
 
-def _questions(file: Path, saved: Any) -> Iterator[Question]:
+def _questions(file: Path, saved: Any, training: bool) -> Iterator[Question]:
     for number, article in enumerate(_list(saved, "data", str(file)), 1):
         for place, paragraph in enumerate(_list(article, "paragraphs", f"{file}, article {number}"), 1):
             where = f"{file}, article {number}, paragraph {place}"
             context = _text(paragraph, "context", where)
             for count, entry in enumerate(_list(paragraph, "qas", where), 1):
-                yield _question(entry, context, f"{where}, question {count}")
+                yield _question(entry, context, f"{where}, question {count}", training)
 
 
-def _question(entry: Any, context: str, where: str) -> Question:
+def _question(entry: Any, context: str, where: str, training: bool) -> Question:
     name = entry.get("id") if isinstance(entry, Mapping) else None
     if not isinstance(name, str) or not name:
         raise BadInput(f"{where}: it has no `id`.")
@@ -106,7 +114,8 @@ def _question(entry: Any, context: str, where: str) -> Question:
     impossible = entry.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise BadInput(f"{where}: `is_impossible` is {impossible!r:.40}; it is true or false.")
-    answers = [] if impossible and "answers" not in entry else _list(entry, "answers", where)
+    may_lack = (impossible or not training) and "answers" not in entry
+    answers = [] if may_lack else _list(entry, "answers", where)
     return Question(sys.intern(name), question, context, tuple(_gold(one, where) for one in answers), impossible)
 
 

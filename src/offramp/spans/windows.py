@@ -1,4 +1,7 @@
-"""A question and as much of its context as fits: windows that overlap, so that every answer is whole in one of them."""
+"""A question and as much of its context as fits: windows that overlap, so that answers are whole in one of them.
+
+With windows of few tokens a long answer may not be: it starts where its first token has most around it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ QUERY = 64  # tokens of a question; the rest is cut off
 END, START_AND_END = 1, 3  # marks of a token
 SLICE = 1024  # questions that are tokenised together
 EMPTY = np.empty(0, dtype=np.int64)
+SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class WindowMaker:
         (self.before, self.between, self.behind), self.kinds = _template(tokenizer)
         self.special = sum(len(ids) for ids, _ in (self.before, self.between, self.behind))
         if limit - self.special < 2:
-            raise BadValue(f"The maximum length is {limit} tokens; a question and its context need more.")
+            least = self.special + 2
+            raise BadValue(f"The maximum length is {limit} tokens; a question and its context need at least {least}.")
 
     def read(self, pairs: Sequence[Any], seen: int = 0) -> Windows:
         """The windows of (question, context) pairs; `seen` pairs came before."""
@@ -90,8 +95,8 @@ class WindowMaker:
         except (TypeError, UnicodeEncodeError) as err:
             raise BadInput("A text cannot be encoded as UTF-8; is half a character pair in it?") from err
         return [
-            (np.array(ids, dtype=np.int32), np.array(offsets, dtype=np.int32).reshape(-1, 2))
-            for ids, offsets in zip(made["input_ids"], made["offset_mapping"], strict=True)
+            (np.array(ids, dtype=np.int32), _trimmed(text, np.array(offsets, dtype=np.int32).reshape(-1, 2)))
+            for text, ids, offsets in zip(texts, made["input_ids"], made["offset_mapping"], strict=True)
         ]
 
     def _windows(self, query: Ints, ids: Ints, offsets: Ints) -> tuple[Ints, Ints]:
@@ -108,6 +113,7 @@ class WindowMaker:
             middle[0], middle[1] = ids[start:stop], self.kinds[1]
             middle[2] = np.where(best[start:stop] == window, START_AND_END, END)
             middle[3:] = offsets[start:stop].T
+            middle[2][middle[3] == middle[4]] = 0  # white space alone is no answer
             found += [front, middle, behind]
         return np.concatenate(found, axis=1), stops - starts + front.shape[1] + behind.shape[1]
 
@@ -119,6 +125,21 @@ class WindowMaker:
         behind = np.zeros((5, len(self.behind[0])), np.int32)
         behind[:2] = self.behind
         return front, behind
+
+
+def _trimmed(text: str, offsets: Ints) -> Ints:
+    """Where tokens begin and end without the white space that some tokenizers count to them."""
+    if not len(offsets):
+        return offsets
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    places, blank = np.arange(len(characters)), np.isin(characters, SPACES)
+    following = np.minimum.accumulate(np.where(blank, len(characters), places)[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(blank, -1, places)) + 1
+    begins, ends = offsets.T
+    some = (begins < ends) & (ends <= len(characters))
+    begins[some] = np.minimum(following[begins[some]], ends[some])
+    ends[some] = np.maximum(before[ends[some] - 1], begins[some])
+    return offsets
 
 
 def _starts(tokens: int, room: int, stride: int) -> Ints:
@@ -150,7 +171,7 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[list[int],
 
 
 def _check(pair: Any, number: int) -> None:
-    if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+    if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         raise BadInput(f"Row {number} is {pair!r:.60}; this model takes pairs of a question and a context.")
     for part, name in zip(pair, ("question", "context"), strict=True):
         if not part.strip():

@@ -30,7 +30,7 @@ class Where:
 def task_rows(where: Where, task: Task, split: str) -> Rows:
     """A known task's split."""
     if task.spans:
-        return question_rows(task, split, where.files.get(split), where.data_dir, where.dataset)
+        return question_rows(task, split, where.files.get(split), where.data_dir, where.dataset, where.dataset_config)
     if split in where.files:
         return read_split(task, split, None, Path(where.files[split]))
     if where.data_dir is not None:

@@ -26,7 +26,14 @@ SQUAD = (
 )
 
 
-def question_rows(task: Task, split: str, file: str | None, data_dir: str | None, dataset: str | None) -> Rows:
+def question_rows(
+    task: Task,
+    split: str,
+    file: str | None = None,
+    data_dir: str | None = None,
+    dataset: str | None = None,
+    config: str | None = None,
+) -> Rows:
     """A split's questions, as pairs with their contexts; their labels are the right answers."""
     training = split == "train"
     if split not in ("train", "dev"):
@@ -36,10 +43,11 @@ def question_rows(task: Task, split: str, file: str | None, data_dir: str | None
         if not Path(file).is_file():
             raise BadInput(f"No file {file}; name others with --train-file and --dev-file (--file of evaluate).")
     if file is not None:
-        reading = read_squad(Path(file), training) if file.endswith(".json") else _table(file, training)
+        is_official = file.removesuffix(".gz").endswith(".json")
+        reading = read_squad(Path(file), training) if is_official else _table(file, training)
     else:
-        reading = _hub(dataset or HUB[task.name], "validation" if split == "dev" else split, training)
-    without = [one for one in reading.questions if not one.answers and reading.labelled]
+        reading = _hub(dataset or HUB[task.name], config, "validation" if split == "dev" else split, training)
+    without = [one for one in reading.questions if (one.impossible or not one.answers) and reading.labelled]
     if without and not task.no_answer:
         raise BadInput(
             f"{file or dataset or HUB[task.name]}: {len(without):,} questions have no answer, the first is "
@@ -60,7 +68,7 @@ def _table(file: str, training: bool) -> Reading:
     source = Source(file, kind, *INPUTS)
     odd: list[int] = []
     rows = list(read_records(source, odd))
-    labelled = any(name in row for _, row in rows[:1] for name in ("answer", "answers"))
+    labelled = any(name in row for _, row in rows for name in ("answer", "answers"))
     if training and rows and not labelled:
         raise BadInput(f"{file} has the columns {listed(list(rows[0][1]))}; questions to learn from have an `answer`.")
     reading = checked((_row(source, line, row) for line, row in rows), file, training)
@@ -76,7 +84,7 @@ def _row(source: Source, line: int, row: Mapping[str, Any]) -> Question:
             raise source.at(line, f"there is no column {name!r}; it has {listed(list(row))}.")
         if not isinstance(row[name], str) or not row[name].strip():
             raise source.at(line, f"its {name} is empty, or no text.")
-    name = str(row.get("id") or line)
+    name = str(line if row.get("id") in (None, "") else row["id"])
     if "answers" in row:
         return Question(name, row["question"], row["context"], _several(source, line, row["answers"]))
     answer, start = row.get("answer"), row.get("start")
@@ -85,8 +93,8 @@ def _row(source: Source, line: int, row: Mapping[str, Any]) -> Question:
     if start in (None, ""):
         start = row["context"].find(str(answer))
     try:
-        begin = int(str(start))
-    except ValueError:
+        begin = round(float(str(start)))  # a column with gaps is written 9.0
+    except (ValueError, OverflowError):
         raise source.at(line, f"its start is {start!r:.40}; it is a number from 0, in characters.") from None
     return Question(name, row["question"], row["context"], (Gold(str(answer), begin),))
 
@@ -101,12 +109,14 @@ def _several(source: Source, line: int, answers: Any) -> tuple[Gold, ...]:
         raise source.at(line, f"its answers are {answers!r:.60}; expected texts and answer_starts.") from err
 
 
-def _hub(path: str, split: str, training: bool) -> Reading:
-    data = load_hub(path, None, split)
+def _hub(path: str, config: str | None, split: str, training: bool) -> Reading:
+    data = load_hub(path, config, split)
     source = Source(f"{path}, split {split}", "parquet", *INPUTS)
 
     def rows() -> Iterator[Question]:
         for line, row in enumerate(data, 1):
             yield _row(source, line, row)
 
-    return checked(rows(), source.name, training)
+    reading = checked(rows(), source.name, training)
+    reading.labelled = not {"answer", "answers"}.isdisjoint(data.column_names)
+    return reading

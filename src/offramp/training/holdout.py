@@ -40,7 +40,7 @@ def hold_out(
     keys = hashes_of(rows.texts)
     if rows.ids is not None:  # questions about one context stay together
         contexts = hashes_of([text[1] for text in rows.texts])
-        seen = None if seen is None else contexts[np.isin(keys, seen)]
+        seen = None if seen is None else contexts[np.isin(keys, seen) | np.isin(contexts, seen)]
         keys = contexts
     hashes, first, which = np.unique(keys, return_index=True, return_inverse=True)
     strata = _strata(rows, first)

@@ -337,8 +337,8 @@ class Job:
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and task.labels is None:
             raise BadValue("A regression has no classes: leave class-weights and label-smoothing out.")
-        if weights is not None and task.spans:
-            raise BadValue("A span has no classes: leave class-weights out.")
+        if (weights is not None or settings.label_smoothing) and task.spans:
+            raise BadValue("A span has no classes: leave class-weights and label-smoothing out.")
         if settings.label_smoothing and task.multi_label:
             raise BadValue("label-smoothing is for one label per text; leave it out.")
         if weights is not None and weights != "balanced" and not isinstance(weights, list):
@@ -425,6 +425,8 @@ class Job:
         self.model.config.notes = card.training_notes(scores, self.settings, self.recipe)
         roles = {"train": data.train, "calibration": data.calibration}
         hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
+        if data.task.spans:  # a context that was trained on is known with other questions, too
+            hashes["train"] = np.concatenate([hashes["train"], hashes_of([text[1] for text in data.train.texts])])
         hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
         for role in ("train", "dev"):  # what an offramp backbone has seen, this model has seen
             hashes[role] = np.concatenate([hashes[role], data.inherited.get(role, hashes[role][:0])])
