@@ -79,11 +79,12 @@ def measure(name: str, args: argparse.Namespace) -> None:
     sentence = None
     if len(json.loads((model / "config.json").read_text())["exits"]) > 1:
         said = subprocess.run([*offramp, "calibrate", str(model), *PROMISE], capture_output=True, text=True)
-        sentence = (said.stdout or said.stderr).strip()
+        sentence = (said.stdout or said.stderr).strip().splitlines()[0]
         print(sentence)
     subprocess.run([*offramp, "evaluate", str(model), "--output", str(run), "--overwrite"], check=True)
     results = json.loads((run / "results.json").read_text())
     saved: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results["data"]["name"] = Path(results["data"]["name"]).name  # where it lay is nobody's business
     saved[name] = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": cpu_name(),
