@@ -383,6 +383,10 @@ def test_files_as_people_have_them(answering, squad, tmp_path, capsys):
     call = ["evaluate", answering, "--file", tmp_path / "late.jsonl", "--no-live", "-o", tmp_path / "late"]
     assert main([str(part) for part in call]) == 0
     assert json.loads((tmp_path / "late" / "results.json").read_text())["questions"]["full"]["NoAns_total"] == 1
+    (tmp_path / "between.jsonl").write_text(json.dumps(rows[1] | {"start": 0.6}))
+    capsys.readouterr()
+    assert main(["evaluate", str(answering), "--file", str(tmp_path / "between.jsonl"), "-o", str(tmp_path / "b")]) == 2
+    assert "its start is 0.6; it is a number from 0" in capsys.readouterr().err
     runner = AdaptiveModel.from_pretrained(answering).runner()
     assert runner.answer([("was it", "a film")] * 3).texts.shape == (3,)
     for bad in (5, None, {"question": "a", "context": "b"}):

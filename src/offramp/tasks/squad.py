@@ -93,7 +93,9 @@ def _row(source: Source, line: int, row: Mapping[str, Any]) -> Question:
     if start in (None, ""):
         start = row["context"].find(str(answer))
     try:
-        begin = round(float(str(start)))  # a column with gaps is written 9.0
+        begin = int(float(str(start)))
+        if begin != float(str(start)):  # a column with gaps is written 9.0
+            raise ValueError
     except (ValueError, OverflowError):
         raise source.at(line, f"its start is {start!r:.40}; it is a number from 0, in characters.") from None
     return Question(name, row["question"], row["context"], (Gold(str(answer), begin),))

@@ -115,6 +115,9 @@ def _check_questions(file: Path, about: dict[str, Any], arrays: dict[str, Array]
     if PROBLEMS[about["model"]["problem"]].is_span is not ("question" in arrays):
         raise _broken(file, "its rows are windows of questions, and it is not of spans, or the other way round")
     if "question" in arrays:
+        least = about["model"].get("no_answer", "missing")
+        if least is not None and (not isinstance(least, int | float) or isinstance(least, bool)):
+            raise _broken(file, f"model.no_answer in its header is {least!r:.40}")
         steps = np.diff(np.asarray(arrays["question"]), prepend=-1, append=about["data"].get("texts", -1))
         if steps.min() < 0 or steps.max() > 1:
             raise _broken(file, "its questions are not in order")

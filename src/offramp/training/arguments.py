@@ -40,8 +40,8 @@ def library_arguments(
 
     if settings.early_stopping is not None and judge is None:
         raise BadValue("early-stopping needs a score to watch; leave --select none out.")
-    every = settings.eval_every or settings.save_every
-    strategy = "epoch" if every is None else "steps"
+    saving = settings.save_every or settings.eval_every
+    judging = settings.eval_every or (settings.save_every if judge else None)  # a checkpoint is chosen by its score
     try:
         return TrainingArguments(
             output_dir=str(place),
@@ -58,10 +58,10 @@ def library_arguments(
             lr_scheduler_type=settings.schedule,
             max_grad_norm=settings.max_grad_norm,
             seed=settings.seed,
-            eval_strategy=strategy,
-            eval_steps=every,
-            save_strategy=strategy,
-            save_steps=settings.save_every or every or 500,
+            eval_strategy="steps" if judging else "epoch",
+            eval_steps=judging,
+            save_strategy="steps" if saving else "epoch",
+            save_steps=saving or 500,
             save_total_limit=None if settings.keep_checkpoints else 2,
             load_best_model_at_end=judge is not None,
             metric_for_best_model=judge,
