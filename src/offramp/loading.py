@@ -16,7 +16,7 @@ __all__ = ["BACKENDS", "DTYPES", "half_precision", "load"]
 
 logger = logging.getLogger("offramp")
 
-BACKENDS = ("torch",)
+BACKENDS = ("torch", "onnx", "openvino")
 DTYPES = ("float32", "bfloat16", "float16")
 # the processor's flags that mean arithmetic in that type; without it every product is converted and takes longer
 FLAGS = {"bfloat16": {"avx512_bf16", "amx_bf16", "bf16"}, "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"}}
@@ -35,6 +35,7 @@ def load(
     """Load a model folder (or a name on the Hub) to answer with.
 
     The device is an accelerator where there is one, else the CPU; the dtype is float32 unless another is asked for.
+    The backends onnx and openvino run what `offramp export` wrote, on the CPU, in the precision of the export.
     `options` go to Hugging Face's `from_pretrained` (revision, token, …).
 
     >>> runner = offramp.load("folder")                                        # doctest: +SKIP
@@ -47,9 +48,15 @@ def load(
 
     if backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
+    if threads is not None and not 1 <= threads <= 4096:
+        raise BadValue(f"threads is {threads}; it is at least 1.")
+    if backend != "torch":
+        if dtype is not None or device not in (None, "cpu"):
+            raise BadValue(f"The backend {backend} runs on the CPU, in the precision of the export; leave both out.")
+        from offramp.export.folder import load_export
+
+        return load_export(str(folder), backend, threads, max_length, options)
     if threads is not None:
-        if not 1 <= threads <= 4096:
-            raise BadValue(f"threads is {threads}; it is at least 1.")
         torch.set_num_threads(threads)
     place = _device(device)
     kind = dtype or "float32"

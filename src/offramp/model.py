@@ -18,7 +18,6 @@ from transformers import (
     AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -41,15 +40,13 @@ from offramp.problems.span import LOW
 from offramp.runner import Runner
 from offramp.stepper import Said
 from offramp.thresholds import Threshold
+from offramp.tokenizer import load_tokenizer
 from offramp.width.gates import Gates
 from offramp.width.spec import width_of
 
-__all__ = ["AdaptiveModel", "AdaptiveOutput"]
+__all__ = ["AdaptiveModel", "AdaptiveOutput", "check_kind"]
 
 logger = logging.getLogger("offramp")
-
-FEWEST = 0.05  # of the embeddings that a tokenizer's own tokens fill; some are padded, or left for later
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
 @dataclass
@@ -148,7 +145,7 @@ class AdaptiveModel(PreTrainedModel):
         hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
         with loading(name):
             if "config" not in options:
-                _check_kind(name, hub_options)
+                check_kind(name, hub_options)
             options["ignore_mismatched_sizes"] = True  # we name them ourselves
             model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
         wrong = [
@@ -226,17 +223,7 @@ class AdaptiveModel(PreTrainedModel):
         if self._tokenizer is None:
             if not self.name_or_path:
                 raise BadModel("This model was not loaded from a folder: set model.tokenizer before it reads texts.")
-            folder = Path(self.name_or_path, self._hub_options.get("subfolder", ""))
-            if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-                raise BadModel(f"{folder} has no tokenizer: put the backbone's tokenizer files beside the model.")
-            with loading(self.name_or_path, "tokenizer"):
-                tokenizer = AutoTokenizer.from_pretrained(
-                    self.name_or_path, config=self.config.backbone, **self._hub_options
-                )
-                for partners in (None, ["its partner", ""]):  # what is wrong with its rules it says only now
-                    tokenizer(["a text", ""], partners, truncation=True, max_length=8)
-            _check_vocabulary(tokenizer, self.config.backbone.vocab_size, self.name_or_path)
-            self._tokenizer = tokenizer
+            self._tokenizer = load_tokenizer(str(self.name_or_path), self.config, self._hub_options)
         return self._tokenizer
 
     @tokenizer.setter
@@ -403,21 +390,7 @@ def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
     return options if dtype is None else options | {"dtype": dtype}
 
 
-def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, embeddings: int, name: str) -> None:
-    """Refuse a tokenizer that is another model's, or one without its vocabulary, which reads every word as unknown."""
-    tokens = len(tokenizer)
-    if tokens > embeddings:
-        raise BadModel(
-            f"{name}: its tokenizer has {tokens:,} tokens, its embeddings {embeddings:,}; it is another model's."
-        )
-    if tokens < embeddings * FEWEST:
-        raise BadModel(
-            f"{name}: its tokenizer has only {tokens:,} tokens for {embeddings:,} embeddings; is tokenizer.json or "
-            "another of its files missing?"
-        )
-
-
-def _check_kind(name: Any, hub_options: dict[str, Any]) -> None:
+def check_kind(name: Any, hub_options: dict[str, Any]) -> None:
     """Refuse a model that is not ours before its config is forced into ours."""
     config, _ = AdaptiveConfig.get_config_dict(name, **hub_options)
     if not config:

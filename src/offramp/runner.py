@@ -52,6 +52,11 @@ class Backend(Stepper[Any], Protocol):
         """Where batches go."""
         ...
 
+    @property
+    def threads(self) -> int:
+        """Of the CPU."""
+        ...
+
     def weights(self) -> str:
         """The fingerprint of the weights."""
         ...

@@ -14,7 +14,7 @@ from offramp.backbones import Family, Inside
 from offramp.exits import Exits
 from offramp.fingerprint import of_weights
 from offramp.problems import Problem
-from offramp.problems.span import LOW, summary
+from offramp.problems.span import LOW, anywhere, summary
 from offramp.stepper import Batch, ExitPoint, Positions, Said
 from offramp.width.gates import Gates
 from offramp.width.walk import walk
@@ -62,16 +62,8 @@ class TorchStepper:
         deeper = len(self.exits) - point.number
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, 1 / (deeper + 1)))
-        head = self.modules.at(point)
-        shared = self.modules["shared"] if self.modules.shares_pooler[point.number - 1] else None
-        features = head.features(state, shared)
-        uncertainty = None
-        if "lte" in self.modules:
-            # on the last layer BERxiT's LTE reads the ramp's pooler
-            judged = features if head.ramp is None else head.ramp.features(state)
-            judged = judged[:, 0] if self.problem.is_span else judged
-            uncertainty = torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
-        logits, tokens = head(features), None
+        logits, uncertainty = self.ask(state, point)
+        tokens = None
         if self.problem.is_span:
             logits, tokens = self._spans(logits, state)
         said = Said(point.number, point.layer, self.problem, logits, uncertainty, state.kept, tokens)
@@ -79,17 +71,25 @@ class TorchStepper:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, said
 
+    def ask(self, state: Inside, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
+        """What an exit's head says of the rows that stand behind its layer, and LTE of that."""
+        head = self.modules.at(point)
+        shared = self.modules["shared"] if self.modules.shares_pooler[point.number - 1] else None
+        features = head.features(state, shared)
+        if "lte" not in self.modules:
+            return head(features), None
+        # on the last layer BERxiT's LTE reads the ramp's pooler
+        judged = features if head.ramp is None else head.ramp.features(state)
+        judged = judged[:, 0] if self.problem.is_span else judged
+        return head(features), torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
+
     def _spans(self, tokens: Tensor, state: Inside) -> tuple[Tensor, Tensor]:
         """What policies see of a row's tokens, and the tokens, padding hidden; in training these alone."""
         if not self.faithful:
             tokens = tokens.masked_fill(~state.real[..., None], LOW)
         if self.modules.training:
             return tokens, tokens
-        marks = state.marks
-        if marks is None:  # nobody said where answers may be: anywhere
-            marks = 3 * state.real.long()
-            marks[:, 0] = 0
-        return summary(tokens, marks), tokens
+        return summary(tokens, anywhere(state.real) if state.marks is None else state.marks), tokens
 
     def keep(self, state: Inside, rows: Positions) -> Inside:
         """Go on with these rows, cut to the longest of them."""
@@ -115,6 +115,11 @@ class TorchStepper:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.encoder.parameters()).device
+
+    @property
+    def threads(self) -> int:
+        """Of the CPU, in this process."""
+        return torch.get_num_threads()
 
     def _modules(self) -> list[tuple[str, nn.Module | None]]:
         return [("backbone", self.encoder), ("exits", self.modules), ("gates", self.gates)]

@@ -106,5 +106,5 @@ class Risk:
         if self.promise.of == "disagreement":
             return problem.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
         labels = np.asarray(self.trace.labels)
-        early, full = (problem.wrong(answers, labels, tolerance) for answers in (replayed.answers, self.trace.full))
+        early, full = (problem.wrong(answers, labels, tolerance) for answers in (replayed.answers, self.trace.expected))
         return early - full

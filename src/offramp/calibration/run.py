@@ -25,6 +25,7 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import fitting, grid
+from offramp.export.folder import keep_policy
 from offramp.files.writing import write_together
 from offramp.policies import Policy
 from offramp.runner import Runner
@@ -61,7 +62,7 @@ def calibrate(
     """
     folder = check_folder(runner.name)
     data, origin = rows_to_calibrate(folder, runner.config, given)
-    options = _checked(runner.config, promise, options or CalibrationOptions(), data)
+    options = _checked(runner, promise, options or CalibrationOptions(), data)
     if options.speedup is None:
         sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.problem)
         if sentence is not None:
@@ -79,10 +80,9 @@ def check_folder(name: str) -> Path:
     return folder
 
 
-def _checked(
-    config: AdaptiveConfig, promise: Promise, options: CalibrationOptions, data: TaskRows
-) -> CalibrationOptions:
+def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data: TaskRows) -> CalibrationOptions:
     """The options with their policies named; whatever is wrong with them is said before the model runs."""
+    config = runner.config
     shape, labelled = config.shape, data.labels is not None
     names = options.policies or (_usual(config),)
     for name in names:
@@ -92,6 +92,8 @@ def _checked(
     if options.speedup is not None and options.per_exit:
         raise BadValue("A speed is sought among one threshold for all exits; leave --per-exit out.")
     promise.check(shape.problem, labelled)
+    if options.temperature and runner.backend != "torch":
+        raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
     if options.temperature:
         check_temperatures(shape.problem, labelled, config.faithful)
     return replace(options, policies=tuple(names))
@@ -158,6 +160,9 @@ def write(
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
     promises.bind(config, policy, evidence, tested.fingerprint)
     written = json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"
+    if runner.backend != "torch":
+        keep_policy(folder, runner.backend, config, written, card.EVIDENCE)
+        return
     write_together(
         card.new_card(config, folder)
         | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: written}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offramp.loading import DTYPES
+from offramp.loading import BACKENDS, DTYPES
 
 if TYPE_CHECKING:
     from offramp.runner import Runner
@@ -24,6 +24,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """What a model runs on, and how much of a text it reads."""
     group = parser.add_argument_group("machine")
+    group.add_argument("--backend", choices=BACKENDS, default="torch", help="what runs it: an export, or torch itself")
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (an accelerator where there is one)")
     group.add_argument("--dtype", choices=DTYPES, help="what it computes in (float32)")
     group.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
@@ -35,7 +36,7 @@ def load(args: argparse.Namespace, model: str | None = None) -> Runner:
     """The model of a command, on the machine that its options name."""
     from offramp.loading import load
 
-    machine = {name: getattr(args, name) for name in ("device", "dtype", "threads", "max_length")}
+    machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
     return load(model or args.model, **machine)
 
 

@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     promise = Promise(**named, tolerance=args.tolerance)
     options = CalibrationOptions(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
     check_folder(args.model)
-    place = f"The policy is for {args.model}/config.json, the evidence for {args.model}/{EVIDENCE}."
+    kept = (args.model, "config.json") if args.backend == "torch" else (f"{args.model}/{args.backend}", "offramp.json")
+    place = f"The policy is for {'/'.join(kept)}, the evidence for {kept[0]}/{EVIDENCE}."
     result = calibrate(
         arguments.load(args),
         given(args),

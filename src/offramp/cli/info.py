@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the model, which checks every weight, and describe it."""
     from offramp.loading import half_precision
-    from offramp.model import TOKENIZER_FILES, AdaptiveModel
+    from offramp.model import AdaptiveModel
+    from offramp.tokenizer import FILES
 
     model = AdaptiveModel.from_pretrained(args.model)
     facts = describe(model.config) | {
@@ -39,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
         },
         "kept": kept_in_training(Path(args.model)),
         "machine": {"short types": [name for name, there in half_precision().items() if there]},
-        "tokenizer": not Path(args.model).is_dir()
-        or any((Path(args.model) / name).is_file() for name in TOKENIZER_FILES),
+        "tokenizer": not Path(args.model).is_dir() or any((Path(args.model) / name).is_file() for name in FILES),
     }
     say(json.dumps(facts, indent=2, ensure_ascii=False) if args.json else _written(args.model, facts))
     return 0

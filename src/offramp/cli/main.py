@@ -30,6 +30,9 @@ COMMANDS = {
     "compare": "lay the curves of several evaluations side by side",
     "calibrate": "choose the cheapest threshold that keeps a promise about quality",
     "predict": "answer the texts of a file, easy ones after few layers",
+    "export": "write a model for ONNX Runtime or OpenVINO, in int8 where that keeps its answers",
+    "tune": "choose the exits that make an export quickest within a risk",
+    "benchmark": "measure a model against what people use instead",
     "info": "say what a model folder holds",
     "convert": "make a model folder from an original system's checkpoint",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from offramp.errors import BadValue
 from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
+from offramp.evaluation.reference import reference_for
 from offramp.evaluation.timing import race
 from offramp.evaluation.width import width_of_rows
 from offramp.files.ours import RUN
@@ -90,8 +91,13 @@ def obtain_trace(runner: Runner, data: TaskRows, file: Path) -> Trace:
         check_trace(trace, file, runner, of_data(texts, labels, names))
         check_labels(trace, file, labels)
     else:
-        trace = record(runner, texts, labels, file, data.name, names=names)
-    return trace.with_questions([text[1] for text in texts], labels) if data.task.spans else trace
+        reference = None if data.task.spans else reference_for(runner, texts)
+        trace = record(runner, texts, labels, file, data.name, names=names, reference=reference)
+    if not data.task.spans:
+        return trace
+    trace = trace.with_questions([text[1] for text in texts], labels)
+    reference = reference_for(runner, texts)  # texts of answers, which a trace does not keep
+    return trace if reference is None else replace(trace, reference=reference.answers)
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,13 @@ class Span(Problem):
         return (logits.argmax(-2) != labels).any(-1).to(logits.dtype)
 
 
+def anywhere(real: Tensor) -> Tensor:
+    """Marks where nobody said where answers may be: at every real token but the first."""
+    marks = 3 * real.long()
+    marks[:, 0] = 0
+    return marks
+
+
 def summary(logits: Tensor, marks: Tensor) -> Tensor:
     """What an exit says of each row, (rows, WIDTH) in float32; `logits` are (rows, tokens, 2).
 

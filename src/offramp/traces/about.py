@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import offramp
@@ -78,7 +77,7 @@ def describe(runner: Runner) -> dict[str, Any]:
             "backend": runner.backend,
             "dtype": runner.dtype,
             "device": runner.device.type,
-            "threads": torch.get_num_threads(),
+            "threads": runner.stepper.threads,
             "cpu": cpu_name(),
         },
     }

@@ -161,6 +161,10 @@ class Trace:
             ]
         )
 
+    def said(self) -> tuple[Said, ...]:
+        """What every exit said about all rows."""
+        return tuple(self._only_block.said)
+
     def _blocks(self) -> Iterator[Replay]:
         if self.rows <= BLOCK:
             yield self._only_block

@@ -1,0 +1,75 @@
+"""What was measured, as a table to read and a figure to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from offramp.report.figures import COLOURS
+
+__all__ = ["draw", "table"]
+
+COLUMNS = ("texts/s", "spread", "p50", "p95", "p99 ms", "same", "score", "layers", "MB", "÷ plain", "÷ best peer")
+
+
+def table(results: dict[str, Any]) -> str:
+    """A block per batch size; who answers too differently is marked, and nobody is compared with them."""
+    blocks = []
+    for batch in dict.fromkeys(row["batch"] for row in results["rows"]):
+        rows = [row for row in results["rows"] if row["batch"] == batch]
+        cells = [(f"batch {batch}", *COLUMNS), *(_cells(row) for row in rows)]
+        widths = [max(len(line[place]) for line in cells) for place in range(len(cells[0]))]
+        lines = [
+            "  ".join(
+                [line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))]
+            )
+            for line in cells
+        ]
+        blocks.append("\n".join(lines))
+    if any(not row["counts"] for row in results["rows"]):
+        blocks.append("* less than 98 % of the full model's answers: shown, but nobody is compared with it.")
+    blocks.append(f"{results['cpu']}, {results['threads']} threads, torch {results['torch']}, {results['date'][:10]}.")
+    return "\n\n".join(blocks)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    slow, quick = row["spread"]
+    return (
+        row["name"] + ("" if row["counts"] else " *"),
+        f"{row['throughput']:.1f}",
+        f"{slow:.0f}–{quick:.0f}",
+        number(row["p50_ms"], ".2f"),
+        number(row["p95_ms"], ".2f"),
+        number(row["p99_ms"], ".2f"),
+        f"{row['agreement']:.1%}",
+        number(None if row["score"] is None else 100 * row["score"], ".1f"),
+        f"{row['mean_layers']:.2f}",
+        number(row["memory_mb"], ".0f"),
+        number(row["to_plain"], ".2f"),
+        number(row["to_best_peer"], ".2f"),
+    )
+
+
+def draw(results: dict[str, Any], file: Path) -> None:
+    """Agreement (or score, where there are labels) against measured texts a second, every contestant a point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    batches = list(dict.fromkeys(row["batch"] for row in results["rows"]))
+    figure, axes = plt.subplots(1, len(batches), figsize=(5.2 * len(batches), 4.6), squeeze=False, sharey=True)
+    for axis, batch in zip(axes[0], batches, strict=True):
+        for row in (row for row in results["rows"] if row["batch"] == batch):
+            mark, colour = ("o", COLOURS[0]) if row["adaptive"] else ("s", "#777777")
+            axis.plot(row["throughput"], 100 * row["agreement"], mark, color=colour)
+            place = (row["throughput"], 100 * row["agreement"])
+            axis.annotate(row["name"], place, xytext=(4, 3), textcoords="offset points", fontsize=6)
+        axis.set(xscale="log", xlabel="texts a second, measured", title=f"batch {batch}")
+    axes[0][0].set_ylabel("answers like the full float32 model's, %")
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    plt.close(figure)

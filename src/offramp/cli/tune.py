@@ -1,0 +1,63 @@
+"""Choose which exits an export keeps, for the best speed on this machine within a risk, and export it cut there.
+
+Every segment is timed at several numbers of rows; sets of up to four early exits are priced in these seconds on half of
+the rows that training set aside; the best one is tested on the other half, which gives the promise. Ends with 1, and
+changes nothing, if the promise cannot be kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from offramp.cli import arguments
+from offramp.cli.data import add_data, given
+from offramp.cli.streams import say
+from offramp.errors import BadValue, missing_library
+
+EXAMPLES = """\
+examples:
+  offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9
+  offramp tune MODEL --backend onnx --risk 0.01 --batch 1             (to be served one by one)
+  offramp tune MODEL --backend openvino --of accuracy --risk 0.01
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `offramp tune`."""
+    arguments.add_model(parser)
+    parser.add_argument("--backend", choices=["onnx", "openvino"], default="onnx", help="what shall run it (onnx)")
+    parser.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
+    parser.add_argument(
+        "--of", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
+    )
+    parser.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
+    parser.add_argument("--policy", default="entropy", metavar="P", help="entropy, confidence or margin (entropy)")
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="rows that are served together (32)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
+    add_data(parser, "The rows are those that training set aside.")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune and say what was chosen."""
+    try:
+        from offramp.calibration.risks import Promise
+        from offramp.export.texts import texts_for
+        from offramp.tuning.run import tune
+    except ImportError as err:
+        if err.name in ("onnx", "onnxruntime", "openvino"):
+            raise BadValue(f"Tuning needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp.") from err
+        raise missing_library("Tuning", err) from err
+    from offramp.config import AdaptiveConfig
+
+    if args.batch < 1:
+        raise BadValue(f"batch is {args.batch}; it is at least 1.")
+    promise = Promise(args.of, args.risk, args.confidence, tolerance=args.tolerance)
+    texts = texts_for(args.model, AdaptiveConfig.from_pretrained(args.model), given(args))
+    options = {"policy": args.policy, "size": args.batch, "threads": args.threads, "say": say}
+    found = tune(args.model, args.backend, given(args), texts, promise, **options)
+    say(found.sentence)
+    if found.policy is None:
+        return 1
+    say(f"Wrote {args.model}/{args.backend} with exits on {', '.join(map(str, found.layers))}.")
+    return 0

@@ -1,0 +1,204 @@
+"""The graphs of an export, in memory: every segment in the precision that is asked for, or that keeps the answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from offramp.backends.segments import SegmentStepper
+from offramp.batching import Text
+from offramp.config import exit_layers
+from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.export.check import Checked, compared, seconds_of
+from offramp.export.folder import runtime_of
+from offramp.export.int8 import KINDS, quantise
+from offramp.export.products import Range, observe
+from offramp.export.segments import segments_of, write_segment
+from offramp.model import AdaptiveModel
+from offramp.runner import Runner
+from offramp.stepper import ExitPoint
+from offramp.traces.about import cpu_name
+
+__all__ = ["ExportOptions", "Made", "Making", "Texts", "plain_graphs", "ranges_of", "unpadded"]
+
+logger = logging.getLogger("offramp")
+
+KEEPS = 0.99  # of every exit's answers: what a precision is chosen for, and below which an export is refused
+TIMED = 128  # texts that precisions are timed on
+WORTH = 0.9  # of float32's time: int8 that takes more is not worth its differences
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is asked for."""
+
+    backend: str = "onnx"
+    int8: str = "auto"  # static, token, dynamic, none; auto: the quickest that keeps the answers
+    exits: str | Sequence[int] = "all"
+    smooth: bool = True
+    force: bool = False  # keep it though it answers differently
+    overwrite: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Real texts: some to take scales from, others to compare answers on."""
+
+    scales: list[Text] = field(default_factory=list)
+    checked: list[Text] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One precision of a model, in memory."""
+
+    precision: str
+    smoothed: bool
+    graphs: list[bytes]
+    checked: Checked | None
+
+
+@dataclass(frozen=True)
+class Making:
+    """A model, where it is cut, the texts, and what is asked for."""
+
+    model: AdaptiveModel
+    texts: Texts
+    options: ExportOptions
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        int8, backend = self.options.int8, self.options.backend
+        if int8 not in ("auto", "none", *KINDS):
+            raise UnknownName("kind of int8", int8, ("none", *KINDS))
+        if int8 == "static" and not self.texts.scales:
+            raise BadValue("Static scales are taken from texts: name some with --file, or take --int8 token.")
+        if backend == "openvino" and int8 in ("token", "dynamic"):
+            raise BadValue(f"OpenVINO has no fast kernels for {int8} scales; take --int8 static or none.")
+        if self.model.config.ramp_answers:
+            raise BadModel(
+                "A faithful model's untrained last ramp cannot be exported; convert the checkpoint without --faithful."
+            )
+        runtime_of(backend)  # says what to install
+
+    @property
+    def points(self) -> tuple[ExitPoint, ...]:
+        """Where it is cut, numbered as the model's exits are."""
+        points = {point.layer: point for point in self.model.exits.points}
+        if isinstance(self.options.exits, str):
+            return tuple(points.values())
+        layers = exit_layers(self.options.exits, self.model.config.num_layers)
+        if missing := [layer for layer in layers if layer not in points]:
+            there = ", ".join(map(str, points))
+            raise BadValue(f"No exit sits on layer {missing[0]}; this model's exits are on {there}.")
+        return tuple(points[layer] for layer in layers)
+
+    def make(self) -> Made:
+        """Export, quantise, compare with torch; what answers too differently is refused."""
+        if self.model.gates is not None:
+            logger.warning("The gates are left out: the exported model runs every head and channel.")
+        points, int8 = self.points, self.options.int8
+        plain = plain_graphs(self.model, points)
+        self.say(f"{len(points)} segments, exits on {', '.join(str(point.layer) for point in points)}.")
+        ranges = None
+        if self.texts.scales and int8 not in ("none", "dynamic"):
+            ranges = ranges_of(self.model, plain, self.texts.scales)
+        made = self._chosen(plain, ranges) if int8 == "auto" else self._made(plain, int8, ranges)
+        if made.checked is not None and not self.options.force and (least := min(made.checked.agreement)) < KEEPS:
+            raise BadModel(
+                f"{made.precision}: an exit keeps {least:.1%} of torch's answers, and {KEEPS:.0%} are asked for; "
+                "take another --int8, or --force to keep it as it is."
+            )
+        return made
+
+    def stepper(self, made: Made) -> SegmentStepper:
+        """The graphs, opened."""
+        open_graph, runtime = runtime_of(self.options.backend)
+        opened = tuple(open_graph(graph, self.options.threads) for graph in made.graphs)
+        numbered = tuple(ExitPoint(i, point.layer) for i, point in enumerate(self.points, 1))
+        parts = (self.options.backend, made.precision, numbered, opened, self.model.config.problem)
+        return SegmentStepper(*parts, runtime=runtime)
+
+    def _made(self, plain: Sequence[Any], kind: str, ranges: list[dict[str, Range]] | None) -> Made:
+        """One precision of all segments, and how it answers."""
+        if kind == "none":
+            graphs = [graph.SerializeToString() for graph in plain]
+        else:
+            each = ranges if ranges is not None else [None] * len(plain)
+            whole = [quantise(graph, kind, one, self.options.smooth) for graph, one in zip(plain, each, strict=True)]
+            graphs = [graph.SerializeToString() for graph in whole]
+        smoothed = kind != "none" and ranges is not None and self.options.smooth
+        made = Made("float32" if kind == "none" else f"int8-{kind}", smoothed, graphs, None)
+        if self.texts.checked:
+            checked = compared(self.model.runner(), self.stepper(made), self.points, self.texts.checked)
+            made = Made(made.precision, smoothed, graphs, checked)
+        self.say(made.precision if made.checked is None else f"{made.precision}: {made.checked}")
+        return made
+
+    def _chosen(self, plain: Sequence[Any], ranges: list[dict[str, Range]] | None) -> Made:
+        """The quickest precision that keeps every exit's answers; per token where there are no texts to judge by."""
+        kinds = ["static"] if ranges is not None else []
+        kinds += ["token"] if self.options.backend == "onnx" else []
+        if not self.texts.checked:
+            logger.warning("Nothing was compared with torch: there are no texts. Name some with --file.")
+            return self._made(plain, kinds[-1] if kinds else "none", ranges)
+        exact, *others = [self._made(plain, kind, ranges) for kind in ("none", *kinds)]
+        fine = [one for one in others if one.checked is not None and min(one.checked.agreement) >= KEEPS]
+        if not fine:
+            logger.warning("No int8 keeps %.0f %% of every exit's answers here, so this is float32.", 100 * KEEPS)
+            return exact
+        steppers = [self.stepper(one) for one in (exact, *fine)]
+        whole, *seconds = seconds_of(self.model.runner(), steppers, self.texts.checked[:TIMED])
+        each = [f"{one.precision} takes {part / whole:.2f}" for one, part in zip(fine, seconds, strict=True)]
+        self.say(f"{', '.join(each)} of float32's time.")
+        if min(seconds) > WORTH * whole:
+            share = min(seconds) / whole
+            logger.warning("int8 takes %.2f of float32's time on this CPU (%s): this is float32.", share, cpu_name())
+            return exact
+        return fine[int(np.argmin(seconds))]
+
+
+def plain_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Any]:
+    """Every segment in float32."""
+    import onnx
+
+    made = []
+    with TemporaryDirectory() as place:
+        for segment in segments_of(model, points):
+            file = Path(place) / "segment.onnx"
+            write_segment(segment, file)
+            made.append(onnx.load(file))
+    return made
+
+
+def ranges_of(model: AdaptiveModel, plain: Sequence[Any], texts: Sequence[Text]) -> list[dict[str, Range]]:
+    """What goes into every segment's products on texts, batches of one length each: no padding is among it."""
+    feeds: list[dict[str, Any]] = list(unpadded(model.runner(), texts))
+    found = []
+    for graph in plain:
+        ranges, answers = observe(graph, feeds)
+        found.append(ranges)
+        feeds = [
+            {"hidden": answer["next"], "mask": feed["mask"]}
+            for feed, answer in zip(feeds, answers, strict=True)
+            if "next" in answer
+        ]
+    return found
+
+
+def unpadded(runner: Runner, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
+    """What the first segment takes, in batches of rows of one length."""
+    for chunk in runner.chunks(texts, progress=False, quiet=True):
+        for batch in chunk.batches():
+            lengths = batch["attention_mask"].sum(1)
+            for length in sorted(set(lengths.tolist())):
+                rows = lengths == length
+                feed = {name: value[rows, :length].numpy() for name, value in batch.items()}
+                yield feed | {"mask": np.ones(feed["input_ids"].shape, bool)}

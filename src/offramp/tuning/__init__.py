@@ -1,0 +1,1 @@
+"""Which exits are worth their while on a machine: measured seconds, a search on some rows, a promise on others."""

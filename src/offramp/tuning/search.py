@@ -1,0 +1,91 @@
+"""Which exits to keep: every small set of them, each with its cheapest threshold within the risk, priced in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offramp.policies import Policy
+from offramp.traces.trace import Trace
+from offramp.tuning.costs import Costs
+
+__all__ = ["Candidate", "narrowed", "search"]
+
+MOST = 4  # early exits that are kept at most
+RISKIEST = 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A set of exits, by their places, the last one included; seconds per row as modelled, share of other answers."""
+
+    places: tuple[int, ...]
+    policy: Policy
+    seconds: float
+    risk: float
+
+
+def narrowed(trace: Trace, places: Sequence[int]) -> Trace:
+    """The trace of a model that has only these exits."""
+    chosen = list(places)
+    model = trace.about["model"] | {"layers": [trace.about["model"]["layers"][place] for place in chosen]}
+    arrays: dict[str, Any] = {name: getattr(trace, name)[:, chosen] for name in ("logits", "spent", "heads")}
+    if trace.uncertainty is not None:
+        arrays["uncertainty"] = trace.uncertainty[:, chosen]
+    return replace(trace, about=trace.about | {"model": model}, **arrays)
+
+
+def search(
+    trace: Trace, policies: Sequence[Policy], costs: Costs, size: int, losses: Any, risk: float
+) -> list[Candidate]:
+    """The best threshold of every set of exits, quickest first; what exceeds the risk on these rows is left out.
+
+    `losses` is a row's loss if it left at each exit, (rows, exits); `policies` go from safe to risky.
+    """
+    leaves = _leaves(trace, policies)  # (policies, rows, exits)
+    order = np.argsort(trace.lengths, kind="stable")  # as they are batched
+    found = []
+    for places in _sets(len(trace.points)):
+        asked = leaves[:, :, list(places)]
+        asked[:, :, -1] = True
+        where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
+        each = losses[np.arange(trace.rows), np.asarray(places)[where]].mean(1)
+        fine = np.flatnonzero(each <= risk)
+        fine = fine[-RISKIEST:]  # the cheapest is among the riskiest
+        if len(fine):
+            seconds = [_seconds(where[place][order], places, costs, size) for place in fine]
+            best = int(np.argmin(seconds))
+            found.append(Candidate(places, policies[fine[best]], seconds[best], float(each[fine[best]])))
+    return sorted(found, key=lambda one: one.seconds)
+
+
+def _sets(exits: int) -> Iterator[tuple[int, ...]]:
+    for count in range(1, min(MOST, exits - 1) + 1):
+        for early in combinations(range(exits - 1), count):
+            yield (*early, exits - 1)
+
+
+def _leaves(trace: Trace, policies: Sequence[Policy]) -> NDArray[np.bool_]:
+    """Who would leave where, at each setting, whatever came before: policies by threshold remember nothing."""
+    said = trace.said()
+    return np.stack([np.stack([policy.step(one, None)[0].numpy() for one in said], 1) for policy in policies])
+
+
+def _seconds(where: NDArray[np.int64], places: tuple[int, ...], costs: Costs, size: int) -> float:
+    """Of a row on average: rows in batches, each batch through the segments that somebody of it needs."""
+    total, before = 0.0, 0
+    pad = -len(where) % size
+    table = np.concatenate([where, np.full(pad, -1)]).reshape(-1, size)
+    for number, place in enumerate(places):
+        still = (table >= number).sum(1)  # rows that reach this exit
+        for layer in range(before, place + 1):
+            total += float(costs.of(layer, still).sum())
+        if place != places[-1]:
+            total += costs.asking * int((still > 0).sum())
+        before = place + 1
+    return total / len(where)
