@@ -39,6 +39,7 @@ PAGES = (
     "machine.md",
     "calibrating-again.md",
     "questions.md",
+    "runtimes.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -458,3 +459,22 @@ def test_the_very_same_calibration_changes_nothing(place):
     before = evidence(place)
     assert main(commands(read("choosing.md"))[1]) == 0
     assert evidence(place) | {"date": None} == before | {"date": None}
+
+
+# -- runtimes --------------------------------------------------------------------------------------
+
+
+def test_runtimes_runs(place):
+    from offramp.export.int8 import KINDS
+
+    run_page("runtimes.md", refusing=("calibrate", "tune"))
+    assert (place / "my-model" / "onnx" / "model.onnx").is_file()
+    measured = json.loads((place / "speed.json").read_text())
+    names = {row["name"] for row in measured["rows"]}
+    assert {"offramp, torch float32", "plain Hugging Face, as it comes", "ONNX Runtime int8-static"} <= names
+    parts = sections(read("outputs.md"))
+    assert keys(measured["rows"], 1) | set(measured) | set(measured["data"]) <= named(parts["benchmark"])
+    told = json.loads((place / "my-model" / "onnx" / "offramp.json").read_text())
+    assert set(told) | set(told["made"]) | set(told["checked"]) <= named(parts["The model folder"])
+    assert all(row["throughput"] > 0 and 0 <= row["agreement"] <= 1 for row in measured["rows"])
+    assert {codes(line[0])[0] for line in table(read("runtimes.md"), "`--int8`")} == {*KINDS, "none"}

@@ -1,0 +1,276 @@
+"""What exits are worth on int8 kernels: the figures of docs/performance.md beside those of `offramp benchmark`.
+
+    python benchmarks/runtimes.py precisions MODEL --data-dir GLUE     int8 kinds: answers and exits that change
+    python benchmarks/runtimes.py forced [--hidden 384]                measured ÷ computed, exits drawn and forced
+    python benchmarks/runtimes.py one-file MODEL [--node DIR]          one graph against the host's loop, and Node
+    python benchmarks/runtimes.py growth MODEL                         texts a second by length and by batch
+
+MODEL has an ONNX export that was calibrated (`offramp tune`); DIR has onnxruntime-node installed by npm. Each writes a
+file into benchmarks/results/runtimes; write_performance.py makes the page of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig
+
+import offramp
+from exit_efficiency import Forced, thresholds_for
+from offramp import AdaptiveModel
+from offramp.backends.segments import SegmentStepper
+from offramp.batching import Text, Tokens
+from offramp.config import AdaptiveConfig, ExitSpec
+from offramp.export.making import ExportOptions, Making, Texts
+from offramp.export.texts import texts_for
+from offramp.loop import run
+from offramp.policies import Never
+from offramp.runner import Runner
+from offramp.tasks.rows import DataOptions, rows_for
+from offramp.traces.about import cpu_name
+from setting import make_tokenizer, read_texts
+
+RESULTS = Path(__file__).parent / "results" / "runtimes"
+NODE = Path(__file__).parent.parent / "examples" / "one_file.mjs"
+
+
+def about(**more: Any) -> dict[str, Any]:
+    """When, where, with what."""
+    import onnxruntime
+
+    versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}
+    return {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": torch.get_num_threads(), **versions, **more}
+
+
+def keep(name: str, results: dict[str, Any]) -> None:
+    """Write a stage's figures."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    print(json.dumps(results, indent=1))
+
+
+def batches_of(runner: Runner, texts: Sequence[Text], size: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Rows of like lengths, and their batch."""
+    ids, types = Tokens(runner.tokenizer, runner.limit).read(texts, 0)
+    order, made = np.argsort(ids.lengths, kind="stable"), []
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        table, real = ids.padded(rows, runner.tokenizer.pad_token_id or 0)
+        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
+        if types is not None:
+            batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
+        made.append((rows, batch))
+    return made
+
+
+def in_turns(ways: dict[str, Callable[[Any, Any], Any]], batches: Sequence[Any], rounds: int) -> dict[str, float]:
+    """Seconds of each way: they take turns on every batch; of a batch the median of its rounds."""
+    names = list(ways)
+    spent: dict[str, list[list[float]]] = {name: [[] for _ in batches] for name in names}
+    with torch.inference_mode():
+        for turn in range(-1, rounds):
+            for place, (rows, batch) in enumerate(batches):
+                first = (place + turn) % len(names)
+                for name in names[first:] + names[:first]:
+                    start = time.perf_counter()
+                    ways[name](rows, batch)
+                    if turn >= 0:
+                        spent[name][place].append(time.perf_counter() - start)
+    return {name: float(sum(np.median(each) for each in spent[name])) for name in names}
+
+
+# -- int8 kinds ----------------------------------------------------------------------------------------
+
+
+def precisions(args: argparse.Namespace) -> None:
+    """Every kind, smoothed or not: each exit's answers, and who leaves elsewhere than in float32."""
+    model = AdaptiveModel.from_pretrained(args.model).eval()
+    given = DataOptions(data_dir=args.data_dir)
+    scales = texts_for(args.model, model.config, given).scales
+    dev = rows_for(args.model, model.config, given, "dev").rows.texts
+    policy = offramp.load(args.model, "onnx").config.exit_policy
+    texts, rows = Texts(scales, dev), []
+    exact = model.runner().answer(dev, policy=policy)
+    for kind, smooth in (
+        ("none", False),
+        *((kind, on) for kind in ("static", "token") for on in (True, False)),
+        ("dynamic", False),
+    ):
+        making = Making(model, texts, ExportOptions(int8=kind, smooth=smooth, force=True), print)
+        made = making.make()
+        runner = Runner(args.model, model.config, model.tokenizer, making.stepper(made))
+        leaving = {size: leave(runner, dev, size, policy) for size in (1, 32)}
+        assert made.checked is not None
+        rows.append(
+            {
+                "precision": made.precision,
+                "smoothed": made.smoothed,
+                "agreement": list(made.checked.agreement),
+                "worst": made.checked.worst,
+                "other_exits": float((leaving[32] != exact.layer).mean()),
+                "other_exits_by_batch": float((leaving[1] != leaving[32]).mean()),
+            }
+        )
+    layers = [spec.layer for spec in model.config.exit_specs]
+    keep(f"precisions-{args.name}", about(rows=rows, layers=layers, texts=len(dev), policy=str(policy)))
+
+
+def leave(runner: Runner, texts: Sequence[Text], size: int, policy: Any) -> Any:
+    """The layer that each text leaves at, in batches of so many."""
+    layers = np.empty(len(texts), np.int64)
+    with torch.inference_mode():
+        for rows, batch in batches_of(runner, texts, size):
+            layers[rows] = run(runner.stepper, batch, policy).layer.numpy()
+    return layers
+
+
+# -- measured ÷ computed --------------------------------------------------------------------------------
+
+
+def forced(args: argparse.Namespace) -> None:
+    """A random encoder; every text's exit is drawn beforehand and forced."""
+    texts = read_texts(None, 256)
+    tokenizer = make_tokenizer(texts)
+    torch.manual_seed(0)
+    shape = {"hidden_size": args.hidden, "intermediate_size": 4 * args.hidden}
+    backbone = BertConfig(vocab_size=8000, num_hidden_layers=12, num_attention_heads=args.hidden // 32, **shape)
+    rows = []
+    for exits in ((3, 6, 9, 12), tuple(range(1, 13))):
+        model = AdaptiveModel(AdaptiveConfig(backbone=backbone, exits=[ExitSpec(layer) for layer in exits])).eval()
+        model.tokenizer = tokenizer
+        drawn = torch.from_numpy(np.random.default_rng(0).choice(exits, size=len(texts)))
+        thresholds, computed = thresholds_for(drawn, exits), 12 / float(drawn.float().mean())
+        cut, whole = (_int8(model, texts, where) for where in (exits, (12,)))
+        ways = {
+            "full": lambda rows, batch, stepper=whole: stepper.plain(batch),
+            "full again": lambda rows, batch, stepper=whole: stepper.plain(batch),
+            "never": lambda rows, batch, stepper=cut: run(stepper, batch, Never()),
+            "leaving": lambda rows, batch, s=cut, t=thresholds: run(s, batch, Forced(t[torch.from_numpy(rows)])),
+        }
+        for size in (1, 8, 32):
+            seconds = in_turns(ways, batches_of(model.runner(), texts, size), 5)
+            print(exits, size, computed, seconds)
+            rows.append({"exits": list(exits), "batch": size, "computed": computed, **seconds})
+    keep(f"forced-{args.hidden}", about(rows=rows, hidden=args.hidden, texts=len(texts)))
+
+
+def _int8(model: AdaptiveModel, texts: list[Text], exits: Sequence[int]) -> SegmentStepper:
+    options = ExportOptions(int8="static", exits=list(exits), force=True)
+    making = Making(model, Texts(texts, []), options, lambda line: None)
+    return making.stepper(making.make())
+
+
+# -- one file -------------------------------------------------------------------------------------------
+
+
+def one_file(args: argparse.Namespace) -> None:
+    """The nested graph against the loop outside, exit for exit, in seconds; and the same from Node."""
+    from offramp.backends.onnx import OnnxGraph
+    from offramp.export.one_file import write_one_file
+
+    file, policy = write_one_file(Path(args.model), None)
+    runner, graph = offramp.load(args.model, "onnx"), OnnxGraph(file)
+    data = rows_for(args.model, runner.config, DataOptions(data_dir=args.data_dir), "dev")
+    texts = data.rows.texts
+    number = {"threshold": np.array(getattr(policy, "threshold"), np.float32)}  # noqa: B009
+    number["max_layers"] = np.array(runner.config.num_layers, np.int64)
+
+    def alone(rows: Any, batch: dict[str, Any]) -> Any:
+        feed = {name: value.numpy() for name, value in batch.items() if name in graph.inputs}
+        return graph(feed | {"attention_mask": feed["attention_mask"].astype(np.int64)} | number)
+
+    ways = {"loop": lambda rows, batch: run(runner.stepper, batch, policy), "one file": alone}
+    rows, answers = [], []
+    for size in (1, 8, 32):
+        batches = batches_of(runner, texts, size)
+        differ = 0
+        with torch.inference_mode():
+            for places, batch in batches:
+                found = alone(places, batch)
+                differ += int((found["exit_layer"] != run(runner.stepper, batch, policy).layer.numpy()).sum())
+                if size == 32:
+                    answers.append((batch, found))
+        rows.append({"batch": size, "other_exits": differ, "texts": len(texts), **in_turns(ways, batches, 3)})
+    node = None if args.node is None else _node(file, answers, number, args.node)
+    keep(f"one-file-{args.name}", about(rows=rows, node=node, policy=str(policy)))
+
+
+def _node(file: Path, answers: Sequence[Any], number: dict[str, Any], place: Path) -> dict[str, Any]:
+    """The same batches from JavaScript; where it leaves elsewhere, and how far logits lie apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = [
+            {name: value.long().tolist() for name, value in batch.items()} | {"threshold": float(number["threshold"])}
+            for batch, _ in answers
+        ]
+        (Path(folder) / "batches.json").write_text(json.dumps(given))
+        script = Path(folder) / NODE.name
+        script.write_text(NODE.read_text())
+        (Path(folder) / "node_modules").symlink_to(place.resolve() / "node_modules")
+        call = ["node", str(script), str(file.resolve()), str(Path(folder) / "batches.json")]
+        said = json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+    version = json.loads((place / "node_modules/onnxruntime-node/package.json").read_text())["version"]
+    pairs = list(zip(said["answers"], answers, strict=True))
+    other = sum(int((np.array(one["exit_layer"]) != found["exit_layer"]).sum()) for one, (_, found) in pairs)
+    apart = max(
+        float(np.abs(np.array(one["logits"]).reshape(found["logits"].shape) - found["logits"]).max())
+        for one, (_, found) in pairs
+    )
+    return {"onnxruntime-node": version, "other_exits": other, "logits_apart": apart, "batches": len(pairs)}
+
+
+# -- growth ---------------------------------------------------------------------------------------------
+
+
+def growth(args: argparse.Namespace) -> None:
+    """Texts a second by length at 16 rows, and by batch at the usual length: the full depth and leaving."""
+    runner = offramp.load(args.model, "onnx")
+    policy, draw = runner.config.exit_policy, np.random.default_rng(0)
+    data = rows_for(args.model, runner.config, DataOptions(data_dir=args.data_dir), "dev").rows.texts
+    ids, _ = Tokens(runner.tokenizer, 512).read(data, 0)
+    words = ids.values[ids.values > 2000]
+    ways = {
+        "full": lambda rows, batch: runner.stepper.plain(batch),
+        "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
+    }
+    longest = runner.config.family.max_length(runner.config.backbone)
+    lengths = []
+    for length in (16, 32, 64, 128, 256, min(512, longest)):
+        table = draw.choice(words, (16, length))
+        table[:, 0] = ids.values[0]
+        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.ones(16, length, dtype=torch.bool)}
+        seconds = in_turns(ways, [(np.arange(16), batch)], 3)
+        lengths.append({"length": length, **{name: 16 / each for name, each in seconds.items()}})
+    sizes = []
+    for size in (1, 2, 4, 8, 16, 32, 64, 128):
+        seconds = in_turns(ways, batches_of(runner, data[:256], size), 3)
+        sizes.append({"batch": size, **{name: 256 / each for name, each in seconds.items()}})
+    keep(f"growth-{args.name}", about(lengths=lengths, sizes=sizes, policy=str(policy), rows=16))
+
+
+def main() -> None:
+    """Parse and run a stage."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = {"precisions": precisions, "forced": forced, "one-file": one_file, "growth": growth}
+    parser.add_argument("stage", choices=list(stages))
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--name", help="what the results are called (the model's folder)")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--node", type=Path)
+    args = parser.parse_args()
+    args.name = args.name or (Path(args.model).name if args.model else None)
+    stages[args.stage](args)
+
+
+if __name__ == "__main__":
+    main()
