@@ -124,7 +124,8 @@ def _verdict(told: dict[str, Any]) -> list[str]:
         if full is not None:
             computed = full["mean_layers"] / best["mean_layers"]
             measured = best["throughput"] / full["throughput"]
-            said += f"; computed {computed:.2f}, measured {measured:.2f} against its own full depth: {measured / computed:.2f}"
+            said += f"; computed {computed:.2f}, measured {measured:.2f} against its own full depth: "
+            said += f"{measured / computed:.2f}"
         lines.append(said + ".")
     return lines
 
@@ -202,11 +203,12 @@ def one_file(name: str, title: str) -> list[str]:
     ]
     lines += [machine(told), "", *table(head, rows), ""]
     if node := told["node"]:
-        lines += [
-            f"From Node (`examples/one_file.mjs`, onnxruntime-node {node['onnxruntime-node']}), {node['batches']} batches: "
-            f"{node['other_exits']} rows leave elsewhere than in Python, logits lie at most {node['logits_apart']:.1g} apart.",
-            "",
-        ]
+        said = (
+            f"From Node (`examples/one_file.mjs`, onnxruntime-node {node['onnxruntime-node']}), {node['batches']} "
+            f"batches: {node['other_exits']} rows leave elsewhere than in Python, logits lie at most "
+            f"{node['logits_apart']:.1g} apart."
+        )
+        lines += [said, ""]
     return lines
 
 

@@ -19,6 +19,9 @@ MADE = """\
 of the contexts set aside. A small encoder and a small part of SQuAD ({train:,} questions): the figures show what
 leaving early costs, not how well one can read. Scores on the dev subset; *same*: the share of questions with the last
 exit's text."""
+SHORT = """\
+The target was {target:.0%}: half an epoch, 121 updates, is too short for gates to get there. It is not
+the price of a model at its target."""
 PROMISED = """\
 The promise was tested on the questions about contexts that training set aside, which come from the same articles; dev
 has other articles. What became of it there: {differ:.1%} of the answers differ (promised: at most {risk:g} %)."""
@@ -71,6 +74,8 @@ def _model(name: str, one: dict[str, Any]) -> list[str]:
         full = one["official"]["full"]
         parts = ", ".join(f"{key} {full[key]:.1f}" for key in ("HasAns_exact", "HasAns_f1", "NoAns_exact"))
         lines += ["", f"Of the full model, with and without an answer: {parts}."]
+    if one["width"] is not None and one["width"]["ratio"] > one["width"]["target"] + 0.05:
+        lines += ["", SHORT.format(**one["width"])]
     lines += ["", "| policy | F1 | same | mean layers | fewer | measured |", "|---|---:|---:|---:|---:|---:|"]
     for point in one["live"]:
         cells = [f"`{point['policy']}`", f"{100 * point['score']:.1f}", f"{100 * point['agreement']:.1f}"]

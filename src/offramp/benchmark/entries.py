@@ -72,7 +72,7 @@ def open_entry(entry: Entry, model: str, threads: int | None) -> Way:
     options: dict[str, Any] = {"dtype": entry.dtype, "device": "cpu"} if entry.backend == "torch" else {}
     runner = load(model, entry.backend, threads=threads, **options)
     if entry.way == "pipeline":
-        return partial(_pipeline, runner)
+        return partial(_pipeline, runner, _made_pipeline(runner))
     if entry.way == "plain":
         return partial(_unsorted, runner)
     policy = runner.config.choose()
@@ -197,18 +197,22 @@ def _through(runner: Runner, batches: Iterator[tuple[NDArray[np.int64], Batch]],
     return Ran(logits, layers, seconds)
 
 
-def _pipeline(runner: Runner, texts: Sequence[Text], size: int) -> Ran:
-    """The library's own pipeline, all scores; the full depth."""
+def _made_pipeline(runner: Runner) -> Any:
+    """The library's own, with the full depth."""
     from transformers import TextClassificationPipeline
 
     model = AdaptiveModel.from_pretrained(runner.name).eval()
-    model.config.policy = {"name": "never"}
-    pipe = TextClassificationPipeline(model=model, tokenizer=runner.tokenizer, batch_size=size, top_k=None)
+    model.config.policy, model.config.calibrated = {"name": "never"}, None
+    return TextClassificationPipeline(model=model, tokenizer=runner.tokenizer, top_k=None)
+
+
+def _pipeline(runner: Runner, pipe: Any, texts: Sequence[Text], size: int) -> Ran:
+    """Every text's scores, one after the other."""
     given = [text if isinstance(text, str) else {"text": text[0], "text_pair": text[1]} for text in texts]
     places = {label: place for place, label in enumerate(runner.config.labels)}
     logits = np.empty((len(texts), len(places)), np.float32)
     begun, seconds = perf_counter(), []
-    for row, scores in enumerate(pipe(iter(given), truncation=True, max_length=runner.limit)):
+    for row, scores in enumerate(pipe(iter(given), batch_size=size, truncation=True, max_length=runner.limit)):
         for one in scores:
             logits[row, places[one["label"]]] = one["score"]
         now = perf_counter()
