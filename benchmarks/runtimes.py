@@ -61,16 +61,8 @@ def keep(name: str, results: dict[str, Any]) -> None:
 
 def batches_of(runner: Runner, texts: Sequence[Text], size: int) -> list[tuple[Any, dict[str, Any]]]:
     """Rows of like lengths, and their batch."""
-    ids, types = Tokens(runner.tokenizer, runner.limit).read(texts, 0)
-    order, made = np.argsort(ids.lengths, kind="stable"), []
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        table, real = ids.padded(rows, runner.tokenizer.pad_token_id or 0)
-        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
-        if types is not None:
-            batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
-        made.append((rows, batch))
-    return made
+    chunks = runner.chunks(texts, progress=False, quiet=True, chunk=len(texts))
+    return [(rows + chunk.first, dict(batch)) for chunk in chunks for rows, batch in chunk.of_rows(size)]
 
 
 def in_turns(ways: dict[str, Callable[[Any, Any], Any]], batches: Sequence[Any], rounds: int) -> dict[str, float]:
@@ -151,7 +143,7 @@ def forced(args: argparse.Namespace) -> None:
         drawn = torch.from_numpy(np.random.default_rng(0).choice(exits, size=len(texts)))
         thresholds, computed = thresholds_for(drawn, exits), 12 / float(drawn.float().mean())
         cut, whole = (_int8(model, texts, where) for where in (exits, (12,)))
-        ways = {
+        ways: dict[str, Any] = {
             "full": lambda rows, batch, stepper=whole: stepper.plain(batch),
             "full again": lambda rows, batch, stepper=whole: stepper.plain(batch),
             "never": lambda rows, batch, stepper=cut: run(stepper, batch, Never()),
@@ -164,9 +156,9 @@ def forced(args: argparse.Namespace) -> None:
     keep(f"forced-{args.hidden}", about(rows=rows, hidden=args.hidden, texts=len(texts)))
 
 
-def _int8(model: AdaptiveModel, texts: list[Text], exits: Sequence[int]) -> SegmentStepper:
+def _int8(model: AdaptiveModel, texts: Sequence[Text], exits: Sequence[int]) -> SegmentStepper:
     options = ExportOptions(int8="static", exits=list(exits), force=True)
-    making = Making(model, Texts(texts, []), options, lambda line: None)
+    making = Making(model, Texts(list(texts), []), options, lambda line: None)
     return making.stepper(making.make())
 
 
@@ -189,7 +181,7 @@ def one_file(args: argparse.Namespace) -> None:
         feed = {name: value.numpy() for name, value in batch.items() if name in graph.inputs}
         return graph(feed | {"attention_mask": feed["attention_mask"].astype(np.int64)} | number)
 
-    ways = {"loop": lambda rows, batch: run(runner.stepper, batch, policy), "one file": alone}
+    ways: dict[str, Any] = {"loop": lambda rows, batch: run(runner.stepper, batch, policy), "one file": alone}
     rows, answers = [], []
     for size in (1, 8, 32):
         batches = batches_of(runner, texts, size)
@@ -238,7 +230,7 @@ def growth(args: argparse.Namespace) -> None:
     data = rows_for(args.model, runner.config, DataOptions(data_dir=args.data_dir), "dev").rows.texts
     ids, _ = Tokens(runner.tokenizer, 512).read(data, 0)
     words = ids.values[ids.values > 2000]
-    ways = {
+    ways: dict[str, Any] = {
         "full": lambda rows, batch: runner.stepper.plain(batch),
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }

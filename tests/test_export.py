@@ -157,6 +157,32 @@ def test_openvino_leaves_where_torch_does(encoders, tmp_path):
     assert same_exits(model, runner.stepper, ["entropy:0.61", "patience:1", "learned:0.5"]) < 2e-4
 
 
+def test_openvino_answers_in_several_threads(encoders, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
+    export(model, Texts(), ExportOptions("openvino", int8="none"))
+    runner = offramp.load(tmp_path / "model", backend="openvino", threads=1)
+    parts = [TEXTS.checked[start : start + 6] for start in range(0, 60, 6)]
+    expected = [runner.answer(part).logits for part in parts]
+    with ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(runner.answer, parts * 5), expected * 5, strict=True):
+            np.testing.assert_allclose(found.logits, wanted, atol=1e-5)
+
+
+def test_layers_that_share_weights_are_all_in_int8(encoders, tmp_path):
+    import onnx
+
+    model = saved(encoders["albert"], tmp_path / "model", num_labels=3)
+    export(model, TEXTS, ExportOptions(int8="static", exits=[4], force=True))
+    graph = onnx.load(tmp_path / "model" / "onnx" / "exit-4.onnx").graph
+    made = {name: node.op_type for node in graph.node for name in node.output}
+    constants = {one.name for one in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMul"]
+    assert not [node for node in products if node.input[1] in constants]
+    assert sum(made.get(node.input[1]) == "DequantizeLinear" for node in products) >= 4 * 6
+
+
 # -- the command line, on a model that was trained ------------------------------------------------
 
 
@@ -224,6 +250,9 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
         (lambda folder: (folder / "onnx" / "exit-2.onnx").write_bytes(b"no"), "cannot load it"),
         (lambda folder: livened(folder), "its weights have changed since"),
         (lambda folder: warmer(folder), "exits or temperatures have changed"),
+        (lambda folder: told(folder, made={"runtime": "onnxruntime 1.2"}), "was written for onnxruntime 1.2"),
+        (lambda folder: told(folder, exits=[1, 2, 3, 4]), "`exits` is [1, 2, 3, 4]"),
+        (lambda folder: told(folder, calibrated="x"), "`calibrated` is 'x'"),
     ],
 )
 def test_what_is_wrong_with_an_export_is_one_line(spoil, line, exported, tmp_path, texts, capsys):
@@ -240,6 +269,41 @@ def livened(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def told(folder: Path, **changes) -> None:
+    file = folder / "onnx" / "offramp.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_what_is_not_ours_is_not_replaced(trained, tmp_path, capsys):
+    folder = Path(shutil.copytree(trained, tmp_path / "model"))
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_text("somebody's")
+    assert main(["export", str(folder), "--int8", "none", "--overwrite"]) == 2
+    assert "it is not an export of ours and stays" in capsys.readouterr().err
+    assert (folder / "onnx" / "model.onnx").read_text() == "somebody's"
+
+
+def test_rows_that_made_the_export_do_not_test_it(trained, tmp_path, capsys):
+    folder = Path(shutil.copytree(trained, tmp_path / "model"))
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{text} {number}\n" for number, text in enumerate(some_texts(200, 7))))
+    assert main(["export", str(folder), "--int8", "token", "--force", "--file", str(texts)]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", str(folder), "--backend", "onnx", "--file", str(texts), "--risk", "0.2"]) == 1
+    assert "200 of the rows are left out: the export was made with them" in capsys.readouterr().err
+
+
+def test_without_the_training_data_an_export_is_not_compared(trained, tmp_path, capsys):
+    folder = Path(shutil.copytree(trained, tmp_path / "model"))
+    file = folder / "training.yaml"
+    file.write_text(
+        "".join(f"{line}\n" for line in file.read_text().splitlines() if "data_dir" not in line) + "data_dir: /gone\n"
+    )
+    assert main(["export", str(folder)]) == 0
+    assert "there are no texts" in capsys.readouterr().err
+    assert json.loads((folder / "onnx" / "offramp.json").read_text())["precision"] == "int8-token"
+
+
 def warmer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["exits"][0]["temperature"] = 2.0
@@ -251,6 +315,8 @@ def warmer(folder: Path) -> None:
     [
         (["--exits", "9", "--overwrite"], "No layer 9"),
         (["--backend", "openvino", "--int8", "token"], "take --int8 static or none"),
+        (["--one-file", "--exits", "2"], "are of a new export"),
+        (["--threads", "0"], "threads is 0"),
         (["--overwrite", "--one-file", "patience:2"], "A single file leaves by entropy:T or confidence:T"),
         (["--one-file", "confidence:1.5"], "it must lie between 0 and 1"),
         ([], "exists already; give --overwrite"),

@@ -64,18 +64,27 @@ class Chunk:
     def batches(self) -> Iterator[Batch]:
         """Batches of like lengths; one after the other their rows are the texts in `order`."""
         for start, stop in batches_by_tokens(self.ids.lengths[self.order], self.budget):
-            rows = self.order[start:stop]
-            table, real = self.ids.padded(rows, self.pad)
-            batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
-            if self.types is not None:
-                batch["token_type_ids"] = torch.from_numpy(self.types.padded(rows, 0)[0])
-            if self.windows is not None:
-                batch["marks"] = torch.from_numpy(self.windows.marks.padded(rows, 0)[0])
-            yield {key: value.to(self.device) for key, value in batch.items()}
+            yield self.batch(self.order[start:stop])
             if self.windows is None:
                 self.bar.update(stop - start)
         if self.windows is not None:
             self.bar.update(len(self.texts))
+
+    def of_rows(self, size: int) -> Iterator[tuple[Ints, Batch]]:
+        """Batches of so many rows of like lengths, and which rows these are."""
+        for start in range(0, len(self.order), size):
+            rows = self.order[start : start + size]
+            yield rows, self.batch(rows)
+
+    def batch(self, rows: Ints) -> Batch:
+        """Some rows, padded to the longest of them."""
+        table, real = self.ids.padded(rows, self.pad)
+        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
+        if self.types is not None:
+            batch["token_type_ids"] = torch.from_numpy(self.types.padded(rows, 0)[0])
+        if self.windows is not None:
+            batch["marks"] = torch.from_numpy(self.windows.marks.padded(rows, 0)[0])
+        return {key: value.to(self.device) for key, value in batch.items()}
 
     @property
     def back(self) -> Ints:

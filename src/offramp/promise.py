@@ -44,6 +44,7 @@ def keep_if_true(config: AdaptiveConfig, name: str, fingerprint: str, backend: s
         why = f"it was tested with the policy {promised.get('policy')} and this one is {config.exit_policy}"
     else:
         why = "its weights, exits, labels, tokenizer or maximum length are not those that it was tested with"
+        why += "" if backend == "torch" else ", or the runtime's version or the CPU's instructions"
     logger.warning("%s: what was promised of it does not hold here, %s. Calibrate again.", name, why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,13 @@ class OpenvinoGraph:
             raise BadModel(f"{name}: openvino {runtime_version()} cannot load it ({reason:.200}).") from err
         self.inputs = frozenset(port.get_any_name() for port in self.compiled.inputs)
         self.outputs = {port.get_any_name(): place for place, port in enumerate(self.compiled.outputs)}
-        self.request = self.compiled.create_infer_request()
+        self.requests = threading.local()  # a request holds its inputs and outputs: each thread has its own
 
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run it; what comes back is the caller's."""
-        found = self.request.infer(dict(feed), share_inputs=False, share_outputs=False)
+        if not hasattr(self.requests, "own"):
+            self.requests.own = self.compiled.create_infer_request()
+        found = self.requests.own.infer(dict(feed), share_inputs=False, share_outputs=False)
         return {name: found[place] for name, place in self.outputs.items()}
 
 

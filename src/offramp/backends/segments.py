@@ -55,8 +55,8 @@ class SegmentStepper:
     exits: tuple[ExitPoint, ...]
     graphs: tuple[Graph, ...]
     problem: Problem
-    files: tuple[Path, ...] = ()  # that the graphs were read from
-    runtime: str = ""  # whose version is part of what was tested
+    sources: tuple[Path | bytes, ...] = ()  # what the graphs were read from
+    runtime: str = ""  # its version and, for int8, the CPU's instructions: part of what was tested
     fresh: tuple[int, ...] = ()
     threads: int = 1
 
@@ -119,7 +119,7 @@ class SegmentStepper:
 
     @cached_property
     def _weights(self) -> str:
-        return hash_of(*self.files, also=self.runtime)
+        return hash_of(*self.sources, also=self.runtime)
 
     def weights(self) -> str:
         """The fingerprint of the graphs, weights in them, and of the runtime's version."""
@@ -141,11 +141,14 @@ class SegmentStepper:
         return said.raw
 
 
-def hash_of(*files: Path, also: str = "") -> str:
-    """Of files' bytes, in their order."""
+def hash_of(*sources: Path | bytes, also: str = "") -> str:
+    """Of bytes, or of files' bytes, in their order."""
     digest = hashlib.blake2b(also.encode(), digest_size=16)
-    for name in files:
-        with name.open("rb") as file:
+    for source in sources:
+        if isinstance(source, bytes):
+            digest.update(source)
+            continue
+        with source.open("rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
     return digest.hexdigest()

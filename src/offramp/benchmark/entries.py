@@ -10,13 +10,12 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from offramp.backbones import Inside
 from offramp.backends.segments import SegmentStepper
 from offramp.backends.torch import TorchStepper
-from offramp.batching import Text, Tokens
+from offramp.batching import Text
 from offramp.export.folder import runtime_of
 from offramp.loading import load
 from offramp.loop import run
@@ -101,20 +100,9 @@ def _peer(entry: Entry, model: str, threads: int | None) -> Runner:
 
 def _batches(runner: Runner, texts: Sequence[Text], size: int) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """The rows of each batch and the batch: of one text as it comes, else of like lengths."""
-    tokens, pad = Tokens(runner.tokenizer, runner.limit, runner.config.reads_pairs), runner.tokenizer.pad_token_id or 0
-    parts = [[text] for text in texts] if size == 1 else [list(texts)]
-    before = 0
-    for part in parts:
-        ids, types = tokens.read(part, before)
-        order = np.argsort(ids.lengths, kind="stable")
-        for start in range(0, len(part), size):
-            rows = order[start : start + size]
-            table, real = ids.padded(rows, pad)
-            batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
-            if types is not None:
-                batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
-            yield rows + before, batch
-        before += len(part)
+    for chunk in runner.chunks(texts, progress=False, quiet=True, chunk=1 if size == 1 else len(texts)):
+        for rows, batch in chunk.of_rows(size):
+            yield rows + chunk.first, batch
 
 
 def _sorted(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> Ran:
@@ -156,7 +144,7 @@ def _padded(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) ->
 
     def batches() -> Iterator[tuple[NDArray[np.int64], Batch]]:
         for row, text in enumerate(texts):
-            yield np.array([row]), _encoded(runner, [text], padding="max_length", max_length=PADDED)
+            yield np.array([row]), _encoded(runner, [text], padding="max_length", max_length=min(PADDED, runner.limit))
 
     def answer(batch: Batch) -> tuple[Any, Any]:
         found = run(stepper, batch, policy)
@@ -203,16 +191,17 @@ def _made_pipeline(runner: Runner) -> Any:
 
     model = AdaptiveModel.from_pretrained(runner.name).eval()
     model.config.policy, model.config.calibrated = {"name": "never"}, None
-    return TextClassificationPipeline(model=model, tokenizer=runner.tokenizer, top_k=None)
+    return TextClassificationPipeline(model=model, tokenizer=runner.tokenizer, top_k=None, function_to_apply="none")
 
 
 def _pipeline(runner: Runner, pipe: Any, texts: Sequence[Text], size: int) -> Ran:
     """Every text's scores, one after the other."""
     given = [text if isinstance(text, str) else {"text": text[0], "text_pair": text[1]} for text in texts]
+    stream = (one for one in given)  # batches are made of a generator alone
     places = {label: place for place, label in enumerate(runner.config.labels)}
     logits = np.empty((len(texts), len(places)), np.float32)
     begun, seconds = perf_counter(), []
-    for row, scores in enumerate(pipe(iter(given), batch_size=size, truncation=True, max_length=runner.limit)):
+    for row, scores in enumerate(pipe(stream, batch_size=size, truncation=True, max_length=runner.limit)):
         for one in scores:
             logits[row, places[one["label"]]] = one["score"]
         now = perf_counter()

@@ -74,10 +74,14 @@ def _graphs(
 
 def _cut(model: AdaptiveModel, texts: Texts, place: Path, layers: int) -> list[Entry]:
     """The first layers alone, in int8: what a static model of the same cost answers."""
-    points = [point for point in model.exits.points if point.layer == layers]
-    if not points or layers == model.config.num_layers:
+    *early, _ = model.exits.points
+    if not early:
         return []
-    plain = plain_graphs(model, points)
+    point = min(early, key=lambda one: abs(one.layer - layers))  # the nearest that has an exit
+    plain, layers = plain_graphs(model, [point]), point.layer
+    outputs = [one for one in plain[0].graph.output if one.name != "next"]  # nobody goes on
+    del plain[0].graph.output[:]
+    plain[0].graph.output.extend(outputs)
     kind = "static" if texts.scales else "token"
     ranges = ranges_of(model, plain, texts.scales)[0] if texts.scales else None
     file = place / "cut.onnx"

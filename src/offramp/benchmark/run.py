@@ -20,6 +20,7 @@ from offramp.benchmark.race import WARM, Judge, Row, peak_memory, race
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.export.folder import read_export
 from offramp.export.making import Texts
+from offramp.loading import half_precision
 from offramp.model import AdaptiveModel
 from offramp.tasks.metrics import METRICS
 from offramp.tasks.rows import TaskRows
@@ -88,6 +89,8 @@ def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
 def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
     """Torch, and every export that there is."""
     found = [Entry("offramp, torch float32", "leaving")]
+    if half_precision()["bfloat16"]:
+        found.append(Entry("offramp, torch bfloat16", "leaving", dtype="bfloat16"))
     for backend, title in (("openvino", "OpenVINO"), ("onnx", "ONNX Runtime")):
         if (Path(name) / backend).is_dir():
             try:

@@ -25,17 +25,21 @@ from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import fitting, grid
-from offramp.export.folder import keep_policy
+from offramp.export.folder import keep_policy, read_export
+from offramp.export.texts import unseen
 from offramp.files.writing import write_together
 from offramp.policies import Policy
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
 from offramp.traces.trace import Trace
 
-__all__ = ["CalibrationOptions", "CalibrationResult", "calibrate", "check_folder"]
+__all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder"]
 
 
 GATED = "The full model is this one at its full depth, its gates at work."
+
+
+DYNAMIC = "With a scale per batch, as here, a row's answer depends on its batch: this is about batches like these."
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def calibrate(
     """
     folder = check_folder(runner.name)
     data, origin = rows_to_calibrate(folder, runner.config, given)
+    if runner.backend != "torch":
+        data = unseen(data, read_export(folder, runner.backend).seen)
     options = _checked(runner, promise, options or CalibrationOptions(), data)
     if options.speedup is None:
         sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.problem)
@@ -118,6 +124,8 @@ def _calibrate(
         policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance)
     else:
         policy, choice = promised(trace, promise, options, origin)
+    if runner.dtype == "int8-dynamic":
+        choice = choice | {"sentence": f"{choice['sentence']} {DYNAMIC}"}
     if trace.kept is not None:
         choice = choice | {"sentence": f"{choice['sentence']} {GATED}"}
     evidence = choice | {
@@ -148,6 +156,20 @@ def write(
     temperatures: NDArray[np.float64] | None,
 ) -> None:
     """The evidence, the config, and last the card, all or none; the runner in hand stays as it was."""
+    config, written = bound(runner, policy, evidence, temperatures)
+    if runner.backend != "torch":
+        keep_policy(folder, runner.backend, config, written, card.EVIDENCE)
+        return
+    write_together(
+        card.new_card(config, folder)
+        | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: written}
+    )
+
+
+def bound(
+    runner: Runner, policy: Policy, evidence: dict[str, Any], temperatures: NDArray[np.float64] | None = None
+) -> tuple[AdaptiveConfig, str]:
+    """A config with the policy and what was promised of it, and the evidence as it is written."""
     config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
@@ -159,11 +181,4 @@ def write(
     tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
     promises.bind(config, policy, evidence, tested.fingerprint)
-    written = json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"
-    if runner.backend != "torch":
-        keep_policy(folder, runner.backend, config, written, card.EVIDENCE)
-        return
-    write_together(
-        card.new_card(config, folder)
-        | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: written}
-    )
+    return config, json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"

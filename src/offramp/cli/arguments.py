@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offramp.errors import BadValue
 from offramp.loading import BACKENDS, DTYPES
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def load(args: argparse.Namespace, model: str | None = None) -> Runner:
 
     machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
     return load(model or args.model, **machine)
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that cannot be."""
+    if threads is not None and not 1 <= threads <= 4096:
+        raise BadValue(f"threads is {threads}; it is at least 1.")
 
 
 def add_policy(parser: Options, default: str) -> None:

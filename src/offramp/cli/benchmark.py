@@ -15,7 +15,7 @@ from offramp.cli import arguments
 from offramp.cli.data import add_data, given
 from offramp.cli.streams import say
 from offramp.errors import BadValue, missing_library
-from offramp.files.writing import check_free, staged_file
+from offramp.files.writing import check_free, staged_file, writing
 
 EXAMPLES = """\
 examples:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         from offramp.benchmark.run import BenchmarkOptions, benchmark
         from offramp.benchmark.table import draw, table
         from offramp.export.texts import texts_for
-        from offramp.tasks.rows import rows_for
+        from offramp.tasks.rows import DataOptions, rows_for
     except ImportError as err:
         raise missing_library("The benchmark", err) from err
     import numpy as np
@@ -80,6 +80,11 @@ def run(args: argparse.Namespace) -> int:
         if args.file is not None:
             raise BadValue("--texts and --file are the same; give one of them.")
         args.file = args.texts
+    arguments.check_threads(args.threads)
+    if args.rows is not None and args.rows < 1:
+        raise BadValue(f"rows is {args.rows}; it is at least 1.")
+    if args.figure is not None and args.figure.suffix not in (".svg", ".png"):
+        raise BadValue(f"{args.figure}: a figure ends in .svg or .png.")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     installed = [name for name in PEERS if name != "openvino" or importlib.util.find_spec(name) is not None]
@@ -90,11 +95,15 @@ def run(args: argparse.Namespace) -> int:
     options = BenchmarkOptions(
         args.batch, args.peers or tuple(installed), args.rounds, args.threads, not args.no_memory
     )
-    results = benchmark(model, data, texts_for(args.model, model.config, given(args)), options, say)
+    texts = texts_for(args.model, model.config, DataOptions(data_dir=args.data_dir))
+    if not texts.scales:  # nothing else is at hand
+        texts = texts_for(args.model, model.config, given(args))
+    results = benchmark(model, data, texts, options, say)
     if args.json is not None:
         with staged_file(args.json, args.overwrite) as out:
             out.write(json.dumps(results, indent=1) + "\n")
-    if args.figure is not None:
-        draw(results, args.figure)
     say(table(results))
+    if args.figure is not None:
+        with writing(args.figure):
+            draw(results, args.figure)
     return 0

@@ -80,7 +80,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.one_file is not None and args.backend != "onnx":
         raise BadValue("--one-file writes an ONNX graph; OpenVINO reads that one, too. Leave --backend out.")
+    arguments.check_threads(args.threads)
     if args.one_file is not None and (Path(args.model) / "onnx").is_dir() and not args.overwrite:
+        if args.exits or args.int8:
+            raise BadValue(
+                "--exits and --int8 are of a new export, and there is one: give --overwrite, or leave them out."
+            )
         return _one_file(args)
     model = AdaptiveModel.from_pretrained(args.model).eval()
     if args.one_file:

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
             "exits": sum(value.numel() for value in model.exits.parameters()),
         },
         "kept": kept_in_training(Path(args.model)),
+        "exports": exports_in(Path(args.model)),
         "machine": {"short types": [name for name, there in half_precision().items() if there]},
         "tokenizer": not Path(args.model).is_dir() or any((Path(args.model) / name).is_file() for name in FILES),
     }
@@ -63,6 +64,26 @@ def describe(config: AdaptiveConfig) -> dict[str, Any]:
         "ramp": config.ramp,
         "faithful": config.faithful,
     }
+
+
+def exports_in(folder: Path) -> dict[str, str]:
+    """What lies there for other runtimes, or what is wrong with it."""
+    from offramp.errors import BadModel
+    from offramp.export.folder import LIBRARIES, read_export
+
+    found = {}
+    for backend in LIBRARIES:
+        if not (folder / backend).is_dir():
+            continue
+        try:
+            export = read_export(folder, backend)
+        except BadModel as err:
+            found[backend] = str(err)
+            continue
+        layers = ", ".join(str(spec["layer"]) for spec in export.exits)
+        promise = "calibrated" if export.calibrated else "not calibrated"
+        found[backend] = f"{export.precision}, exits on {layers}, {promise}"
+    return found
 
 
 def kept_in_training(folder: Path) -> dict[str, list[float]] | None:
@@ -94,6 +115,7 @@ def _written(name: str, facts: dict[str, Any]) -> str:
         spans = facts["problem"] == "question_answering"
         rest = "longer contexts are read in windows" if spans else "the rest is cut"
         lines.append(f"  texts       up to {facts['max_length']} tokens; {rest}")
+    lines += [f"  {backend:<11} {told}" for backend, told in facts["exports"].items()]
     lines.append(f"  this CPU    {_short_types(facts['machine']['short types'])}")
     if width := facts["width"]:
         lines.append(

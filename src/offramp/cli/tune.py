@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--of", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
     )
-    parser.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
     parser.add_argument("--policy", default="entropy", metavar="P", help="entropy, confidence or margin (entropy)")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="rows that are served together (32)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
@@ -43,19 +42,19 @@ def run(args: argparse.Namespace) -> int:
     try:
         from offramp.calibration.risks import Promise
         from offramp.export.texts import texts_for
-        from offramp.tuning.run import tune
+        from offramp.model import AdaptiveModel
+        from offramp.tuning.run import TuneOptions, tune
     except ImportError as err:
         if err.name in ("onnx", "onnxruntime", "openvino"):
             raise BadValue(f"Tuning needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp.") from err
         raise missing_library("Tuning", err) from err
-    from offramp.config import AdaptiveConfig
-
     if args.batch < 1:
         raise BadValue(f"batch is {args.batch}; it is at least 1.")
-    promise = Promise(args.of, args.risk, args.confidence, tolerance=args.tolerance)
-    texts = texts_for(args.model, AdaptiveConfig.from_pretrained(args.model), given(args))
-    options = {"policy": args.policy, "size": args.batch, "threads": args.threads, "say": say}
-    found = tune(args.model, args.backend, given(args), texts, promise, **options)
+    arguments.check_threads(args.threads)
+    promise = Promise(args.of, args.risk, args.confidence)
+    config = AdaptiveModel.from_pretrained(args.model).config
+    options = TuneOptions(args.backend, args.policy, args.batch, args.threads)
+    found = tune(args.model, given(args), texts_for(args.model, config, given(args)), promise, options, say)
     say(found.sentence)
     if found.policy is None:
         return 1

@@ -10,7 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,31 @@ import torch
 from offramp import promise
 from offramp.backends.segments import SegmentStepper, hash_of
 from offramp.config import AdaptiveConfig
-from offramp.errors import BadModel, BadValue
+from offramp.errors import BadModel, BadValue, CannotWrite
 from offramp.files.faults import loading
-from offramp.files.writing import write_together
+from offramp.files.writing import check_free, write_together
 from offramp.runner import Runner
 from offramp.stepper import points_on
 from offramp.tokenizer import load_tokenizer
+from offramp.traces.about import cpu_name
 
-__all__ = ["FILE", "OURS", "Export", "keep_policy", "load_export", "read_export", "runtime_of", "source_of"]
+__all__ = [
+    "FILE",
+    "LIBRARIES",
+    "OURS",
+    "Export",
+    "check_place",
+    "keep_policy",
+    "load_export",
+    "narrowed",
+    "read_export",
+    "runtime_of",
+    "source_of",
+    "tested_on",
+]
 
 FILE = "offramp.json"
-OURS = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.(onnx|xml|bin)|model\.onnx")  # what an export leaves
+OURS = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.onnx|model\.onnx")  # what an export leaves
 LIBRARIES = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
@@ -48,6 +62,7 @@ class Export:
     policy: Any = None  # in place of the config's, chosen on this export
     calibrated: Any = None
     max_tokens: int | None = None
+    seen: list[int] = field(default_factory=list)  # hashes of the user's own texts that scales or precision came from
 
     def written(self) -> str:
         """As a file."""
@@ -85,11 +100,14 @@ def read_export(folder: Path, backend: str) -> Export:
 
 def _check(export: Export, place: Path, again: str) -> None:
     kinds: dict[str, Any] = {"backend": str, "precision": str, "exits": list, "files": list, "source": dict}
-    kinds |= {"fresh": list, "made": dict, "checked": dict | None, "max_tokens": int | None}
+    kinds |= {"fresh": list, "made": dict, "checked": dict | None, "max_tokens": int | None, "seen": list}
+    kinds |= {"policy": dict | None, "calibrated": dict | None}
     for one in fields(Export):
         value = getattr(export, one.name)
         if not isinstance(value, kinds.get(one.name, object)):
             raise BadModel(f"{place / FILE}: `{one.name}` is {value!r:.60}; {again}")
+    if any(not isinstance(spec, dict) or type(spec.get("layer")) is not int for spec in export.exits):
+        raise BadModel(f"{place / FILE}: `exits` is {export.exits!r:.60}; {again}")
     names_fit = all(isinstance(name, str) and OURS.fullmatch(name) for name in export.files)
     if not export.files or len(export.files) != len(export.exits) or not names_fit:
         raise BadModel(f"{place / FILE} names {len(export.files)} graphs for {len(export.exits)} exits; {again}")
@@ -107,7 +125,12 @@ def load_export(
         config: AdaptiveConfig = AdaptiveConfig.from_pretrained(folder)
     export = read_export(folder, backend)
     config = narrowed(config, export, folder / backend)
-    open_graph, runtime = runtime_of(backend)
+    made, (open_graph, runtime) = export.made.get("runtime"), runtime_of(backend)
+    if made != runtime:
+        raise BadModel(
+            f"{folder / backend} was written for {made} and compared there, and this is {runtime}; "
+            f"offramp export {folder} --backend {backend} --overwrite"
+        )
     files = tuple(folder / backend / file for file in export.files)
     graphs = tuple(open_graph(file, threads) for file in files)
     points = points_on([spec.layer for spec in config.exit_specs])
@@ -118,7 +141,7 @@ def load_export(
         graphs,
         config.problem,
         files,
-        runtime,
+        tested_on(runtime, export.precision),
         tuple(export.fresh),
         threads or torch.get_num_threads(),
     )
@@ -126,6 +149,13 @@ def load_export(
     if config.calibrated:
         promise.keep_if_true(config, name, runner.fingerprint, backend, export.precision)
     return runner
+
+
+def tested_on(runtime: str, precision: str) -> str:
+    """What an export's answers depend on beside its graphs: int8 kernels without VNNI may saturate."""
+    if not precision.startswith("int8"):
+        return runtime
+    return f"{runtime}, {'with' if 'vnni' in cpu_name() or 'amx_int8' in cpu_name() else 'without'} VNNI"
 
 
 def _at_hand(name: str, backend: str, hub_options: Mapping[str, Any]) -> Path:
@@ -159,6 +189,13 @@ def narrowed(config: AdaptiveConfig, export: Export, place: Path) -> AdaptiveCon
     return config
 
 
+def check_place(place: Path, overwrite: bool) -> None:
+    """Refuse to replace a folder that is not an export of ours."""
+    check_free(place, overwrite)
+    if place.is_dir() and any(place.iterdir()) and not (place / FILE).is_file():
+        raise CannotWrite(f"{place} holds no {FILE}: it is not an export of ours and stays. Move it away first.")
+
+
 def keep_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: str, evidence_name: str) -> None:
     """Write what was calibrated on an export beside it."""
     export = read_export(folder, backend)
@@ -167,16 +204,21 @@ def keep_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: st
     write_together({place / FILE: export.written(), place / evidence_name: evidence})
 
 
+def minor(version: str) -> str:
+    """1.31 of 1.31.1: what is fixed in between leaves answers alone."""
+    return ".".join(version.split(".")[:2])
+
+
 def runtime_of(backend: str) -> tuple[Any, str]:
     """How a backend opens a graph, and the runtime's version."""
     try:
         if backend == "onnx":
             from offramp.backends.onnx import OnnxGraph, runtime_version
 
-            return OnnxGraph, f"onnxruntime {runtime_version()}"
+            return OnnxGraph, f"onnxruntime {minor(runtime_version())}"
         from offramp.backends.openvino import OpenvinoGraph, runtime_version
 
-        return OpenvinoGraph, f"openvino {runtime_version()}"
+        return OpenvinoGraph, f"openvino {minor(runtime_version())}"
     except ImportError as err:
         raise BadValue(
             f"The backend {backend} needs {LIBRARIES[backend]}: pip install '.[{backend}]' in a clone of offramp."

@@ -73,6 +73,10 @@ class _Input:
             return self.name
         return made.add("Mul", [self.name, made.constant(f"{self.name}_smooth", 1 / self.even)], f"{self.name}_even")
 
+    def named(self, node: Any) -> str:
+        """What a product's weight is called: layers may share one, but not once it has taken outliers over."""
+        return str(node.input[1] if self.even is None else node.output[0])
+
     def weight(self, weight: Array) -> Array:
         """A weight that takes them over."""
         return weight if self.even is None else weight * self.even[:, None]
@@ -92,7 +96,7 @@ def _per_token(made: Rewriting, read: _Input) -> None:
 
 def _times_token(made: Rewriting, node: Any, read: _Input, weight: Array) -> None:
     """The product of bytes, times the weight's scales and the token's."""
-    values, scales, _ = made.weight(node.input[1], read.weight(weight))
+    values, scales, _ = made.weight(read.named(node), read.weight(weight))
     one, zero = _one_and_128(made)
     product = f"{node.output[0]}_unscaled"
     made.add("MatMulIntegerToFloat", [read.bytes, values, one, scales, zero], product, domain=MICROSOFT)
@@ -116,14 +120,14 @@ def _fixed(made: Rewriting, read: _Input) -> None:
 def _times_fixed(made: Rewriting, node: Any, read: _Input, weight: Array) -> None:
     """The product, corrected by what rounding the weights did to the mean."""
     assert read.range is not None
-    values, scales, rounded = made.weight(node.input[1], read.weight(weight))
-    zeros = made.constant(f"{node.input[1]}_zeros", np.zeros(weight.shape[1], np.int8))
-    again = made.add("DequantizeLinear", [values, scales, zeros], f"{node.input[1]}_again", axis=1)
+    values, scales, rounded = made.weight(read.named(node), read.weight(weight))
+    zeros = made.constant(f"{values}_zeros", np.zeros(weight.shape[1], np.int8))
+    again = made.add("DequantizeLinear", [values, scales, zeros], f"{node.output[0]}_weight", axis=1)
     mean = read.range.mean
     error = (mean @ weight - (mean if read.even is None else mean / read.even) @ rounded).astype(np.float32)
     if (bias := made.bias_behind(node)) is not None:
         add, place, value = bias
-        add.input[place] = made.constant(f"{add.input[place]}_corrected", value + error)
+        add.input[place] = made.constant(f"{node.output[0]}_bias", value + error)
         made.add("MatMul", [read.bytes, again], node.output[0])
         return
     product = made.add("MatMul", [read.bytes, again], f"{node.output[0]}_off")

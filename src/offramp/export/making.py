@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from offramp.backends.segments import SegmentStepper
 from offramp.batching import Text
 from offramp.config import exit_layers
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.export.check import Checked, compared, seconds_of
-from offramp.export.folder import runtime_of
+from offramp.export.folder import runtime_of, tested_on
 from offramp.export.int8 import KINDS, quantise
-from offramp.export.products import Range, observe
+from offramp.export.products import Range, observe, without_aliases
 from offramp.export.segments import segments_of, write_segment
 from offramp.model import AdaptiveModel
 from offramp.runner import Runner
-from offramp.stepper import ExitPoint
+from offramp.stepper import ExitPoint, points_on
 from offramp.traces.about import cpu_name
 
 __all__ = ["ExportOptions", "Made", "Making", "Texts", "plain_graphs", "ranges_of", "unpadded"]
@@ -53,6 +55,7 @@ class Texts:
 
     scales: list[Text] = field(default_factory=list)
     checked: list[Text] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)  # hashes of them, where they are the user's own
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Making:
         """Export, quantise, compare with torch; what answers too differently is refused."""
         if self.model.gates is not None:
             logger.warning("The gates are left out: the exported model runs every head and channel.")
+            self.model.gates_are_open = True  # what it is compared with does, too
         points, int8 = self.points, self.options.int8
         plain = plain_graphs(self.model, points)
         self.say(f"{len(points)} segments, exits on {', '.join(str(point.layer) for point in points)}.")
@@ -121,10 +125,27 @@ class Making:
     def stepper(self, made: Made) -> SegmentStepper:
         """The graphs, opened."""
         open_graph, runtime = runtime_of(self.options.backend)
-        opened = tuple(open_graph(graph, self.options.threads) for graph in made.graphs)
-        numbered = tuple(ExitPoint(i, point.layer) for i, point in enumerate(self.points, 1))
-        parts = (self.options.backend, made.precision, numbered, opened, self.model.config.problem)
-        return SegmentStepper(*parts, runtime=runtime)
+        threads = self.options.threads
+        return SegmentStepper(
+            self.options.backend,
+            made.precision,
+            points_on([point.layer for point in self.points]),
+            tuple(open_graph(graph, threads) for graph in made.graphs),
+            self.model.config.problem,
+            tuple(made.graphs),
+            tested_on(runtime, made.precision),
+            self.model.exits.untrained(),
+            threads or torch.get_num_threads(),
+        )
+
+    def runner(self, made: Made) -> Runner:
+        """The graphs as a model that is ready to answer, with the exits that it is cut at."""
+        own = self.model.runner()
+        config = copy.deepcopy(own.config)
+        layers = {point.layer for point in self.points}
+        config.exits = [spec for spec in config.exits or () if spec["layer"] in layers]
+        config.policy, config.calibrated = {"name": "never"}, None
+        return replace(own, config=config, stepper=self.stepper(made))
 
     def _made(self, plain: Sequence[Any], kind: str, ranges: list[dict[str, Range]] | None) -> Made:
         """One precision of all segments, and how it answers."""
@@ -174,7 +195,7 @@ def plain_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Any]
         for segment in segments_of(model, points):
             file = Path(place) / "segment.onnx"
             write_segment(segment, file)
-            made.append(onnx.load(file))
+            made.append(without_aliases(onnx.load(file)))
     return made
 
 

@@ -45,7 +45,7 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
     stepper = runner.stepper
     assert isinstance(stepper, SegmentStepper)
     layers = [point.layer for point in stepper.exits]
-    made = compose([onnx.load(file) for file in stepper.files], layers, chosen, runner.config.problem)
+    made = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.problem)
     target = folder / "onnx" / "model.onnx"
     part = target.with_suffix(".part")
     with writing(target):

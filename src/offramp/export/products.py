@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-__all__ = ["Range", "Rewriting", "observe", "smoothing", "weights_of"]
+__all__ = ["Range", "Rewriting", "observe", "smoothing", "weights_of", "without_aliases"]
 
 Array = NDArray[Any]
 ALPHA = 0.8  # how much of an activation's outliers moves into the weights
@@ -43,6 +43,22 @@ class Range:
         """By channel."""
         mean: Array = (self.total / self.tokens).astype(np.float32)
         return mean
+
+
+def without_aliases(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph whose constants have one name each: layers that share weights know them by others (ALBERT)."""
+    graph = model.graph
+    names = {one.name: one.name for one in graph.initializer}
+    kept = []
+    for node in graph.node:
+        if node.op_type == "Identity" and node.input[0] in names:
+            names[node.output[0]] = names[node.input[0]]
+            continue
+        node.input[:] = [names.get(name, name) for name in node.input]
+        kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return model
 
 
 def weights_of(graph: Any) -> dict[str, list[tuple[Any, Array]]]:

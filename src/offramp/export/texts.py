@@ -1,7 +1,14 @@
-"""The texts that an export needs: some to take scales from, others to compare answers on."""
+"""The texts that an export needs: some to take scales from, others to compare answers on.
+
+Neither may be among the rows that a promise about the export is tested on. So where the model's training is known,
+scales come from rows that were trained on and answers are compared on dev rows; the rows that training set aside stay
+untouched. Of texts that the user names, hashes are kept, and calibrating leaves those out.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +16,16 @@ from numpy.typing import NDArray
 
 from offramp.batching import Text
 from offramp.config import AdaptiveConfig
+from offramp.errors import OfframpError
 from offramp.export.making import Texts
 from offramp.files.trained import data_of_training
-from offramp.tasks.rows import DataOptions, rows_for
+from offramp.tasks.rows import DataOptions, TaskRows, rows_for
 from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import read_hashes
 
-__all__ = ["texts_for"]
+__all__ = ["texts_for", "unseen"]
+
+logger = logging.getLogger("offramp")
 
 SEED = 1
 SCALES = 256  # texts that static scales and smoothing are taken from
@@ -23,26 +33,37 @@ CHECKED = 512  # texts that every exit's answers are compared on
 
 
 def texts_for(name: str, config: AdaptiveConfig, given: DataOptions) -> Texts:
-    """The user's own, split in two; else trained rows for scales and set-aside ones to compare on; else none."""
-    folder = Path(name)
-    named = any([given.file, given.data_dir, given.dataset])
-    if not named and not data_of_training(folder):
+    """The user's own, split in two; else rows of the training; else none."""
+    if given.file is not None or given.split is not None or given.dataset is not None:
+        texts = _shuffled(rows_for(name, config, given, "dev").rows.texts)
+        half = max(1, len(texts) // 2)
+        scales, checked = texts[:half][:SCALES], texts[half:][:CHECKED]
+        return Texts(scales, checked, sorted(map(int, hashes_of([*scales, *checked]))))
+    if given.data_dir is None and not data_of_training(Path(name)):
         return Texts()
-    roles = read_hashes(folder)
-    own = given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
-    data = rows_for(name, config, given, "train" if own else "dev")
-    hashes = hashes_of(data.rows.texts)
-    _, first = np.unique(hashes, return_index=True)
-    first = np.random.default_rng(SEED).permutation(np.sort(first))
-    if own:
-        aside = np.isin(hashes[first], roles["calibration"])
-        trained, kept = first[~aside], first[aside]
-    else:
-        half = max(1, len(first) // 2)
-        trained, kept = first[:half], first[half:]
-    texts = data.rows.texts
-    return Texts(_taken(texts, trained[:SCALES]), _taken(texts, kept[:CHECKED]))
+    try:
+        train, dev = (rows_for(name, config, given, split).rows.texts for split in ("train", "dev"))
+    except OfframpError as err:
+        if given != DataOptions():
+            raise
+        logger.warning("No texts of the training are at hand (%s)", err)
+        return Texts()
+    aside = read_hashes(Path(name)).get("calibration", np.empty(0, np.uint64))
+    trained = [train[place] for place in np.flatnonzero(~np.isin(hashes_of(train), aside))]
+    return Texts(_shuffled(trained)[:SCALES], _shuffled(dev)[:CHECKED])
 
 
-def _taken(texts: list[Text], places: NDArray[np.int64]) -> list[Text]:
-    return [texts[place] for place in places]
+def unseen(data: TaskRows, seen: Sequence[int]) -> TaskRows:
+    """Rows without those that an export's scales or precision came from."""
+    if not seen:
+        return data
+    fresh: NDArray[np.bool_] = ~np.isin(hashes_of(data.rows.texts), np.asarray(seen, dtype=np.uint64))
+    if not fresh.all():
+        logger.warning("%d of the rows are left out: the export was made with them.", int((~fresh).sum()))
+    return data.take(np.flatnonzero(fresh))
+
+
+def _shuffled(texts: Sequence[Text]) -> list[Text]:
+    """Each text once, in an order that is always the same."""
+    different = list(dict.fromkeys(texts))
+    return [different[place] for place in np.random.default_rng(SEED).permutation(len(different))]

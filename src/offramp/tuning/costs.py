@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from offramp.backends.segments import SegmentStepper
 from offramp.batching import Text
 from offramp.policies import Policy
 from offramp.runner import Runner
@@ -22,37 +22,35 @@ ROUNDS = 7
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of every segment for a batch of so many rows, and of asking an exit and cutting rows out."""
+    """Seconds for a batch of so many rows: of the layers before each exit, of a cut, of an exit's decision."""
 
     rows: NDArray[np.int64]  # (sizes,), ascending
-    segments: NDArray[np.float64]  # (exits, sizes)
-    asking: float  # an exit's decision, and the cut behind it
+    layers: NDArray[np.float64]  # (exits, sizes), without what the cut costs
+    cutting: float  # one more segment: a call, a head
+    asking: float  # a decision, and rows cut out behind it
 
     def of(self, place: int, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """A segment's seconds for batches of so many rows; nobody costs nothing."""
-        found = np.interp(rows, self.rows, self.segments[place])
+        """The layers before an exit, for batches of so many rows; nobody costs nothing."""
+        found = np.interp(rows, self.rows, self.layers[place])
         return np.where(np.asarray(rows) > 0, found, 0.0)
 
 
-def measure(runner: Runner, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
-    """Run rows of the usual length through every segment, in batches of one to `size`."""
+def measure(runner: Runner, uncut: SegmentStepper, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
+    """Run rows of the usual length through every segment, and through the model without cuts, one to `size` at once."""
     chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
-    order = chunk.order
-    stepper = runner.stepper
-    sizes = np.unique([1, *np.geomspace(1, size, 6).round()]).astype(np.int64)
+    stepper, order = runner.stepper, chunk.order
+    sizes = np.unique(np.geomspace(1, min(size, len(order)), 6).round()).astype(np.int64)
     spent = np.zeros((len(stepper.exits), len(sizes), ROUNDS))
+    whole = np.zeros((len(sizes), ROUNDS))
     asking = []
     with stepper.answering():
         for turn in range(-1, ROUNDS):  # the first one warms up
             for column, rows in enumerate(sizes):
-                middle = len(order) // 2 - int(rows) // 2
-                some = order[max(0, middle) : max(0, middle) + int(rows)]
-                table, real = chunk.ids.padded(some, chunk.pad)
-                batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
-                if chunk.types is not None:
-                    batch["token_type_ids"] = torch.from_numpy(chunk.types.padded(some, 0)[0])
-                if chunk.windows is not None:
-                    batch["marks"] = torch.from_numpy(chunk.windows.marks.padded(some, 0)[0])
+                first = (len(order) - int(rows)) // 2
+                batch = chunk.batch(order[first : first + int(rows)])
+                start = time.perf_counter()
+                uncut.plain(batch)
+                whole[column, turn] = time.perf_counter() - start
                 state = stepper.embed(batch)
                 for place, point in enumerate(stepper.exits):
                     start = time.perf_counter()
@@ -61,6 +59,8 @@ def measure(runner: Runner, texts: Sequence[Text], size: int, policy: Policy) ->
                     if point is not stepper.exits[-1]:
                         start = time.perf_counter()
                         policy.step(said, None)[0].numpy()
-                        state = stepper.keep(state, np.arange(len(some)))
+                        state = stepper.keep(state, np.arange(int(rows)))
                         asking.append(time.perf_counter() - start)
-    return Costs(sizes, np.median(spent, axis=2), float(np.median(asking)))
+    segments, full = np.median(spent, axis=2), np.median(whole, axis=1)
+    cutting = max(0.0, float(np.median((segments.sum(0) - full) / (len(segments) - 1))))
+    return Costs(sizes, np.maximum(segments - cutting, 0), cutting, float(np.median(asking)))

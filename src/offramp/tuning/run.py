@@ -1,8 +1,12 @@
-"""`tune(model, …)`: time the segments, choose exits on half of the rows, promise on the other half."""
+"""`tune(model, …)`: time the segments, choose exits on half of the rows, promise on the other half.
+
+The rows of the test run through the very graphs that are written, so the promise is about these.
+"""
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,28 +15,42 @@ from typing import Any
 
 import numpy as np
 
-from offramp.calibration.choice import CalibrationOptions, promised, shuffled
+from offramp.batching import Text
+from offramp.calibration.choice import SEED, CalibrationOptions, promised
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.rows import rows_to_calibrate
-from offramp.calibration.run import check_folder, write
+from offramp.calibration.run import bound, check_folder
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import grid
-from offramp.export.folder import load_export, read_export
-from offramp.export.making import ExportOptions, Making, Texts
-from offramp.export.run import export
+from offramp.export.folder import check_place, read_export
+from offramp.export.making import ExportOptions, Made, Making, Texts
+from offramp.export.run import store
+from offramp.export.texts import unseen
+from offramp.loop import run
 from offramp.model import AdaptiveModel
 from offramp.policies import Policy
-from offramp.stepper import ExitPoint
-from offramp.tasks.rows import DataOptions
+from offramp.runner import Runner
+from offramp.tasks.rows import DataOptions, TaskRows
 from offramp.traces.trace import Replayed, Trace
-from offramp.tuning.costs import measure
-from offramp.tuning.search import Candidate, narrowed, search
+from offramp.tuning.costs import Costs, measure
+from offramp.tuning.search import Candidate, search
 
-__all__ = ["TUNABLE", "Tuned", "tune"]
+__all__ = ["TUNABLE", "TuneOptions", "Tuned", "tune"]
 
 TUNABLE = ("entropy", "confidence", "margin")
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
+TIMED = 512  # texts that segments, and at last the whole, are timed on
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What is asked for beside the promise."""
+
+    backend: str = "onnx"
+    policy: str = "entropy"
+    batch: int = 32  # rows that are served together
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,75 +60,119 @@ class Tuned:
     layers: tuple[int, ...]
     policy: Policy | None
     sentence: str
-    lines: list[str]
 
 
 def tune(
     name: str,
-    backend: str,
     given: DataOptions,
     texts: Texts,
     promise: Promise,
-    *,
-    policy: str = "entropy",
-    size: int = 32,
-    threads: int | None = None,
+    options: TuneOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tuned:
-    """Keep the exits that make the export quickest within the risk; it is exported anew, cut there."""
-    folder = check_folder(name)
-    if policy not in TUNABLE:
-        raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {policy!r}.")
-    model = AdaptiveModel.from_pretrained(name).eval()
-    if model.config.problem.is_span:
-        raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
-    int8 = _precision(folder, backend)
+    """Keep the exits that make the export quickest within the risk."""
+    folder, model = check_folder(name), AdaptiveModel.from_pretrained(name).eval()
+    _check(model, options)
+    check_place(folder / options.backend, overwrite=True)
     data, origin = rows_to_calibrate(folder, model.config, given)
     promise.check(model.config.problem, data.labels is not None)
-    whole = ExportOptions(backend, int8, "all", force=True, threads=threads)
-    making = Making(model, texts, whole, say)
+    data = unseen(data, texts.seen)
+    order = np.random.default_rng(SEED).permutation(len(data.rows))
+    searched, tested = (data.take(np.sort(half)) for half in np.array_split(order, 2))
+    asked = _as_before(folder, options)
+    making = Making(model, texts, replace(asked, force=True), say)
     made = making.make()
-    runner = replace(model.runner(), stepper=making.stepper(made))
+    best, lines = _found(making, made, searched, promise, options)
+    say("\n".join(lines))
+    if best is None:
+        return Tuned((), None, f"No exits keep {promise.about(model.config.problem)} on half of the rows.")
+    layers = tuple(making.points[place].layer for place in best.places)
+    return _tested(Making(model, texts, _cut(asked, made, layers), say), best, tested, promise, origin, options)
+
+
+def _check(model: AdaptiveModel, options: TuneOptions) -> None:
+    if options.policy not in TUNABLE:
+        raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
+    if model.config.problem.is_span:
+        raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
+    if len(model.exits.points) == 1:
+        raise BadValue("This model has no early exit that could be kept or left out.")
+    grid(options.policy, model.config.shape)  # says what is wrong with it
+
+
+def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
+    """In the precision of the export that is there, or what export would choose."""
+    asked = ExportOptions(options.backend, overwrite=True, threads=options.threads)
+    if not (folder / options.backend).is_dir():
+        return asked
+    export = read_export(folder, options.backend)
+    return replace(asked, int8=_kind(export.precision), smooth=bool(export.made.get("smoothed", True)))
+
+
+def _cut(asked: ExportOptions, made: Made, layers: Sequence[int]) -> ExportOptions:
+    return replace(asked, int8=_kind(made.precision), exits=list(layers))
+
+
+def _kind(precision: str) -> str:
+    return precision.removeprefix("int8-").replace("float32", "none")
+
+
+def _found(
+    making: Making, made: Made, data: TaskRows, promise: Promise, options: TuneOptions
+) -> tuple[Candidate | None, list[str]]:
+    """The quickest set of exits on these rows, and what was seen on the way."""
+    runner = making.runner(made)
+    last = replace(_cut(making.options, made, [making.points[-1].layer]), force=True)
+    whole = Making(making.model, Texts(making.texts.scales), last, lambda line: None)
+    uncut = whole.stepper(whole.make())
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        order = shuffled(trace)
-        half = len(order) // 2
-        searched, tested = trace.take(np.sort(order[:half])), trace.take(np.sort(order[half:]))
-        costs = measure(runner, data.rows.texts[:512], size, grid(policy, trace.shape)[0])
-        lines = _told(costs, runner.stepper.exits, size)
-        say("\n".join(lines))
-        found = search(
-            searched, grid(policy, trace.shape), costs, size, _losses(searched, promise), MARGIN * promise.risk
-        )
-        if not found:
-            return Tuned((), None, f"No exits keep {promise.about(trace.problem)} on half the rows.", lines)
-        layers = [point.layer for point in trace.points]
-        for one in found[:3]:
-            say(_line(one, layers))
-        best = found[0]
-        kept = tuple(layers[place] for place in best.places)
-        options = CalibrationOptions((policy,))
-        chosen, evidence = promised(narrowed(tested, best.places), promise, options, origin)
+        settings = grid(options.policy, trace.shape)
+        costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, settings[0])
+        found = search(trace, settings, costs, options.batch, _losses(trace, promise), MARGIN * promise.risk)
+    layers = [point.layer for point in making.points]
+    lines = [_told(costs), *(_line(one, layers) for one in found[:3])]
+    return (found[0] if found else None), lines
+
+
+def _tested(
+    making: Making, best: Candidate, data: TaskRows, promise: Promise, origin: str, options: TuneOptions
+) -> Tuned:
+    """The promise about the model cut there, on rows of their own; then all of it is written."""
+    made = making.make()
+    runner, layers = making.runner(made), tuple(point.layer for point in making.points)
+    with tempfile.TemporaryDirectory() as place:
+        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
+        chosen, evidence = promised(trace, promise, CalibrationOptions((options.policy,)), origin)
         if chosen is None:
-            return Tuned(kept, None, evidence["sentence"], lines)
-        evidence = evidence | {
+            return Tuned(layers, None, evidence["sentence"])
+        seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
+        making.say(f"Cut there and with `{chosen}`: {1000 * seconds:.2f} ms a row, measured.")
+        tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
+        evidence |= {
             "policy": str(chosen),
-            "rows": len(tested),
-            "tuned": {"batch": size, "exits": list(kept), "search_rows": half, "modelled_seconds": best.seconds},
+            "rows": len(trace),
+            "seed": SEED,
+            "temperatures": None,
+            "tuned": tuned,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
         }
-        int8 = made.precision.removeprefix("int8-").replace("float32", "none")
-        export(model, texts, replace(whole, int8=int8, exits=list(kept), force=False, overwrite=True))
-        write(folder, load_export(name, backend, threads, None, {}), chosen, evidence, None)
-    return Tuned(kept, chosen, evidence["sentence"], lines)
+    store(making, made, *bound(runner, chosen, evidence))
+    return Tuned(layers, chosen, evidence["sentence"])
 
 
-def _precision(folder: Path, backend: str) -> str:
-    """As it was exported before, or what export would choose."""
-    if not (folder / backend).is_dir():
-        return "auto"
-    return read_export(folder, backend).precision.removeprefix("int8-").replace("float32", "none")
+def _seconds(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
+    """Of a row, the best of three passes in batches of so many."""
+    spent = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for chunk in runner.chunks(texts, progress=False, quiet=True):
+            with runner.stepper.answering():
+                for _, batch in chunk.of_rows(size):
+                    run(runner.stepper, batch, policy)
+        spent.append(time.perf_counter() - start)
+    return min(spent) / len(texts)
 
 
 def _losses(trace: Trace, promise: Promise) -> Any:
@@ -123,14 +185,13 @@ def _losses(trace: Trace, promise: Promise) -> Any:
     return np.stack(each, 1)
 
 
-def _told(costs: Any, points: Sequence[ExitPoint], size: int) -> list[str]:
-    whole = costs.segments.sum(0)
-    per_row = ", ".join(
-        f"{1000 * seconds / rows:.2f} ms at {rows}" for rows, seconds in zip(costs.rows, whole, strict=True)
-    )
-    return [f"The full depth takes, a row, in batches: {per_row}; an exit's decision {1e6 * costs.asking:.0f} µs."]
+def _told(costs: Costs) -> str:
+    each = zip(costs.rows, costs.layers.sum(0) + costs.cutting, strict=True)
+    per_row = ", ".join(f"{1000 * seconds / rows:.2f} ms at {rows}" for rows, seconds in each)
+    overhead = f"a cut {1e6 * costs.cutting:.0f} µs, an exit's decision {1e6 * costs.asking:.0f} µs"
+    return f"The full depth takes, a row, in batches: {per_row}; {overhead}."
 
 
 def _line(one: Candidate, layers: Sequence[int]) -> str:
     exits = ", ".join(str(layers[place]) for place in one.places)
-    return f"exits on {exits}: {1000 * one.seconds:.2f} ms a row, {one.risk:.2%} other answers on the searched half"
+    return f"exits on {exits}: {1000 * one.seconds:.2f} ms a row as priced, {one.risk:.2%} other answers"

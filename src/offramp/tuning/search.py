@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -14,7 +14,7 @@ from offramp.policies import Policy
 from offramp.traces.trace import Trace
 from offramp.tuning.costs import Costs
 
-__all__ = ["Candidate", "narrowed", "search"]
+__all__ = ["Candidate", "search"]
 
 MOST = 4  # early exits that are kept at most
 RISKIEST = 3
@@ -28,16 +28,6 @@ class Candidate:
     policy: Policy
     seconds: float
     risk: float
-
-
-def narrowed(trace: Trace, places: Sequence[int]) -> Trace:
-    """The trace of a model that has only these exits."""
-    chosen = list(places)
-    model = trace.about["model"] | {"layers": [trace.about["model"]["layers"][place] for place in chosen]}
-    arrays: dict[str, Any] = {name: getattr(trace, name)[:, chosen] for name in ("logits", "spent", "heads")}
-    if trace.uncertainty is not None:
-        arrays["uncertainty"] = trace.uncertainty[:, chosen]
-    return replace(trace, about=trace.about | {"model": model}, **arrays)
 
 
 def search(
@@ -85,7 +75,7 @@ def _seconds(where: NDArray[np.int64], places: tuple[int, ...], costs: Costs, si
         still = (table >= number).sum(1)  # rows that reach this exit
         for layer in range(before, place + 1):
             total += float(costs.of(layer, still).sum())
-        if place != places[-1]:
-            total += costs.asking * int((still > 0).sum())
+        asked = costs.cutting + (costs.asking if place != places[-1] else 0.0)
+        total += asked * int((still > 0).sum())
         before = place + 1
     return total / len(where)
