@@ -33,7 +33,8 @@ commands, MODEL and GLUE being folders:
 ```
 offramp calibrate MODEL --risk 0.02 --confidence 0.9
 offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9 --batch 32
-offramp benchmark MODEL --batch 1,8,32 --json results.json
+offramp tune MODEL --backend openvino --risk 0.02 --confidence 0.9 --batch 32
+offramp benchmark MODEL --threads 1 --batch 1,8,32 --rows N --json results.json
 python benchmarks/runtimes.py precisions|one-file|growth MODEL --data-dir GLUE
 python benchmarks/runtimes.py forced [--hidden 768]
 ```
@@ -74,7 +75,7 @@ def race(name: str, title: str) -> list[str]:
     lines += [
         f"{machine(told)} {told['data']['rows']} texts of {told['data']['tokens']} tokens, {told['rounds']} rounds."
     ]
-    lines += [f"Policies: {policies}.", ""]
+    lines += [f"Seconds on {told['timed']} of them. Policies: {policies}.", ""]
     for batch in dict.fromkeys(row["batch"] for row in told["rows"]):
         rows = [row for row in told["rows"] if row["batch"] == batch]
         head = [

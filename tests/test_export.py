@@ -234,7 +234,7 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
     said = json.loads((folder / "onnx" / "offramp.json").read_text())
     assert said["calibrated"]["promise"] and said["precision"] == "int8-token"
     out = capsys.readouterr().out
-    assert "With 80 % confidence" in out and "an exit's decision" in out
+    assert "With 80 % confidence" in out and "and an exit's decision" in out
     before = {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()}
     assert main(["tune", str(folder), "--risk", "0.0005", "--confidence", "0.99"]) == 1
     assert {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()} == before

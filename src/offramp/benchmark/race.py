@@ -52,27 +52,31 @@ def race(
     entries: Sequence[Entry],
     model: str,
     texts: Sequence[Text],
+    timed: Sequence[Text],
     sizes: Sequence[int],
     rounds: int,
     threads: int | None,
     judge: Judge,
 ) -> list[Row]:
-    """Everybody, size by size, round by round, one after the other."""
+    """Everybody answers all texts once, for quality; then some of them, size by size, round by round, for seconds."""
     ways = {entry: open_entry(entry, model, threads) for entry in tqdm(entries, "loading", leave=False, disable=None)}
+    answered = {}
+    for entry in tqdm(entries, "answering", leave=False, disable=None):
+        answered[entry] = ways[entry](texts, max(entry.batches or sizes))
     rows = []
     for size in sizes:
         running = [entry for entry in entries if entry.batches is None or size in entry.batches]
         seconds: dict[Entry, list[float]] = {entry: [] for entry in running}
         calls: dict[Entry, list[float]] = {entry: [] for entry in running}
-        last: dict[Entry, Any] = {}
         for entry in running:
-            ways[entry](texts[:WARM], size)
+            ways[entry](timed[:WARM], size)
         turns = [(turn, entry) for turn in range(rounds) for entry in (running if turn % 2 else running[::-1])]
         for _, entry in tqdm(turns, f"batch {size}", unit=" passes", leave=False, disable=None):
-            last[entry] = ran = ways[entry](texts, size)
+            ran = ways[entry](timed, size)
             seconds[entry].append(sum(ran.seconds))
             calls[entry] += ran.seconds
-        rows += [_row(entry, size, len(texts), seconds[entry], calls[entry], last[entry], judge) for entry in running]
+        count = len(timed)
+        rows += [_row(entry, size, count, seconds[entry], calls[entry], answered[entry], judge) for entry in running]
     return rows
 
 

@@ -38,6 +38,7 @@ class BenchmarkOptions:
     batches: tuple[int, ...] = (1, 8, 32, 64)
     peers: tuple[str, ...] = PEERS
     rounds: int = 3
+    timed: int | None = None  # texts that seconds are measured on, spread over all; None: all
     threads: int | None = None
     memory: bool = True
 
@@ -58,7 +59,8 @@ def benchmark(
         static = max(1, min(model.config.num_layers, round(float(layers[0]))))
         entries = [*peers(model, texts, Path(place), options.peers, static, say), *ours]
         judge = _judge(model, data)
-        found = race(entries, name, rows, options.batches, options.rounds, options.threads, judge)
+        timed = _spread(rows, options.timed)
+        found = race(entries, name, rows, timed, options.batches, options.rounds, options.threads, judge)
         if options.memory:
             found = _with_memory(found, entries, name, rows, options)
     return {
@@ -67,6 +69,7 @@ def benchmark(
         "threads": options.threads or torch.get_num_threads(),
         "torch": torch.__version__,
         "rounds": options.rounds,
+        "timed": len(timed),
         "model": name,
         "policies": _policies(name, ours),
         "data": {"name": data.name, "rows": len(rows), "tokens": _mean_tokens(model, rows)},
@@ -116,7 +119,7 @@ def _with_memory(
     found: list[Row], entries: Sequence[Entry], name: str, texts: Sequence[Text], options: BenchmarkOptions
 ) -> list[Row]:
     size = max(options.batches)
-    most = {entry.name: peak_memory(entry, name, texts[: 4 * WARM], size, options.threads) for entry in entries}
+    most = {entry.name: peak_memory(entry, name, texts[:WARM], size, options.threads) for entry in entries}
     return [replace(row, memory_mb=round(most[row.name], 1)) for row in found]
 
 
@@ -132,6 +135,13 @@ def told(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     saved["to_best_peer"] = None if best is None or not row.adaptive else row.throughput / best.throughput
     saved["best_peer"] = None if best is None or not row.adaptive else best.name
     return saved
+
+
+def _spread(texts: Sequence[Text], count: int | None) -> list[Text]:
+    """So many texts, evenly over all."""
+    if count is None or count >= len(texts):
+        return list(texts)
+    return [texts[place] for place in np.linspace(0, len(texts) - 1, count).astype(int)]
 
 
 def _policies(name: str, ours: Sequence[Entry]) -> dict[str, str]:

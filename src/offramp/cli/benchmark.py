@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="against whom: plain, pipeline, bfloat16, onnx, openvino, originals (all that are installed)",
     )
-    parser.add_argument("--rows", type=int, metavar="N", help="so many texts, spread over the file (all)")
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="texts that seconds are measured on, spread over the file (all)"
+    )
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="passes over the texts; the median counts (3)"
     )
@@ -68,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
         from offramp.tasks.rows import DataOptions, rows_for
     except ImportError as err:
         raise missing_library("The benchmark", err) from err
-    import numpy as np
     import torch
 
     from offramp.model import AdaptiveModel
@@ -90,11 +91,8 @@ def run(args: argparse.Namespace) -> int:
     installed = [name for name in PEERS if name != "openvino" or importlib.util.find_spec(name) is not None]
     model = AdaptiveModel.from_pretrained(args.model).eval()
     data = rows_for(args.model, model.config, given(args), "dev")
-    if args.rows is not None and args.rows < len(data.rows):
-        data = data.take(np.linspace(0, len(data.rows) - 1, args.rows).astype(np.int64))
-    options = BenchmarkOptions(
-        args.batch, args.peers or tuple(installed), args.rounds, args.threads, not args.no_memory
-    )
+    chosen = args.peers or tuple(installed)
+    options = BenchmarkOptions(args.batch, chosen, args.rounds, args.rows, args.threads, not args.no_memory)
     texts = texts_for(args.model, model.config, DataOptions(data_dir=args.data_dir))
     if not texts.scales:  # nothing else is at hand
         texts = texts_for(args.model, model.config, given(args))

@@ -146,12 +146,16 @@ def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as place:
         before, after = Path(place) / "before.onnx", Path(place) / "after.onnx"
         onnx.save(model, before)
-        level = root.level
-        root.setLevel(logging.ERROR)  # it advises a step that does not pay here
+        level, silent = root.level, logging.NullHandler()
+        root.addHandler(
+            silent
+        )  # it advises a step that does not pay here, through a handler that it would leave behind
+        root.setLevel(logging.ERROR)
         try:
             quantize_dynamic(
                 before, after, per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"]
             )
         finally:
             root.setLevel(level)
+            root.removeHandler(silent)
         return onnx.load(after)

@@ -27,7 +27,7 @@ from offramp.runner import Runner
 from offramp.stepper import ExitPoint, points_on
 from offramp.traces.about import cpu_name
 
-__all__ = ["ExportOptions", "Made", "Making", "Texts", "plain_graphs", "ranges_of", "unpadded"]
+__all__ = ["KEEPS", "ExportOptions", "Made", "Making", "Texts", "plain_graphs", "ranges_of", "unpadded"]
 
 logger = logging.getLogger("offramp")
 
@@ -163,6 +163,10 @@ class Making:
         self.say(made.precision if made.checked is None else f"{made.precision}: {made.checked}")
         return made
 
+    def _least(self, checked: Checked) -> float:
+        """What must keep the answers: every exit, or, where others may be left out, the last."""
+        return checked.agreement[-1] if self.options.force else min(checked.agreement)
+
     def _chosen(self, plain: Sequence[Any], ranges: list[dict[str, Range]] | None) -> Made:
         """The quickest precision that keeps every exit's answers; per token where there are no texts to judge by."""
         kinds = ["static"] if ranges is not None else []
@@ -171,7 +175,7 @@ class Making:
             logger.warning("Nothing was compared with torch: there are no texts. Name some with --file.")
             return self._made(plain, kinds[-1] if kinds else "none", ranges)
         exact, *others = [self._made(plain, kind, ranges) for kind in ("none", *kinds)]
-        fine = [one for one in others if one.checked is not None and min(one.checked.agreement) >= KEEPS]
+        fine = [one for one in others if one.checked is not None and self._least(one.checked) >= KEEPS]
         if not fine:
             logger.warning("No int8 keeps %.0f %% of every exit's answers here, so this is float32.", 100 * KEEPS)
             return exact

@@ -26,13 +26,12 @@ class Costs:
 
     rows: NDArray[np.int64]  # (sizes,), ascending
     layers: NDArray[np.float64]  # (exits, sizes), without what the cut costs
-    cutting: float  # one more segment: a call, a head
-    asking: float  # a decision, and rows cut out behind it
+    cutting: NDArray[np.float64]  # (sizes,), one more segment: a call, a head
+    asking: NDArray[np.float64]  # (sizes,), a decision, and rows cut out behind it
 
-    def of(self, place: int, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """The layers before an exit, for batches of so many rows; nobody costs nothing."""
-        found = np.interp(rows, self.rows, self.layers[place])
-        return np.where(np.asarray(rows) > 0, found, 0.0)
+    def of(self, seconds: NDArray[np.float64], rows: NDArray[Any]) -> float:
+        """What batches of so many rows pay of one of these prices; nobody pays nothing."""
+        return float(np.interp(rows[rows > 0], self.rows, seconds).sum())
 
 
 def measure(runner: Runner, uncut: SegmentStepper, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
@@ -42,7 +41,7 @@ def measure(runner: Runner, uncut: SegmentStepper, texts: Sequence[Text], size: 
     sizes = np.unique(np.geomspace(1, min(size, len(order)), 6).round()).astype(np.int64)
     spent = np.zeros((len(stepper.exits), len(sizes), ROUNDS))
     whole = np.zeros((len(sizes), ROUNDS))
-    asking = []
+    asking = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
     with stepper.answering():
         for turn in range(-1, ROUNDS):  # the first one warms up
             for column, rows in enumerate(sizes):
@@ -60,7 +59,7 @@ def measure(runner: Runner, uncut: SegmentStepper, texts: Sequence[Text], size: 
                         start = time.perf_counter()
                         policy.step(said, None)[0].numpy()
                         state = stepper.keep(state, np.arange(int(rows)))
-                        asking.append(time.perf_counter() - start)
+                        asking[place, column, turn] = time.perf_counter() - start
     segments, full = np.median(spent, axis=2), np.median(whole, axis=1)
-    cutting = max(0.0, float(np.median((segments.sum(0) - full) / (len(segments) - 1))))
-    return Costs(sizes, np.maximum(segments - cutting, 0), cutting, float(np.median(asking)))
+    cutting = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
+    return Costs(sizes, np.maximum(segments - cutting, 0), cutting, np.median(asking, axis=(0, 2)))

@@ -24,7 +24,7 @@ from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import grid
 from offramp.export.folder import check_place, read_export
-from offramp.export.making import ExportOptions, Made, Making, Texts
+from offramp.export.making import KEEPS, ExportOptions, Made, Making, Texts
 from offramp.export.run import store
 from offramp.export.texts import unseen
 from offramp.loop import run
@@ -129,10 +129,18 @@ def _found(
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
         settings = grid(options.policy, trace.shape)
         costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, settings[0])
-        found = search(trace, settings, costs, options.batch, _losses(trace, promise), MARGIN * promise.risk)
+        losses = _losses(trace, promise)
+        found = search(trace, settings, costs, options.batch, losses, MARGIN * promise.risk, _allowed(made))
     layers = [point.layer for point in making.points]
     lines = [_told(costs), *(_line(one, layers) for one in found[:3])]
     return (found[0] if found else None), lines
+
+
+def _allowed(made: Made) -> list[int]:
+    """The places of early exits that keep their answers in this precision; where nothing was compared, all."""
+    if made.checked is None:
+        return list(range(len(made.graphs) - 1))
+    return [place for place, share in enumerate(made.checked.agreement[:-1]) if share >= KEEPS]
 
 
 def _tested(
@@ -188,7 +196,8 @@ def _losses(trace: Trace, promise: Promise) -> Any:
 def _told(costs: Costs) -> str:
     each = zip(costs.rows, costs.layers.sum(0) + costs.cutting, strict=True)
     per_row = ", ".join(f"{1000 * seconds / rows:.2f} ms at {rows}" for rows, seconds in each)
-    overhead = f"a cut {1e6 * costs.cutting:.0f} µs, an exit's decision {1e6 * costs.asking:.0f} µs"
+    first, last = (f"{1e6 * costs.cutting[at]:.0f} and {1e6 * costs.asking[at]:.0f} µs" for at in (0, -1))
+    overhead = f"a cut and an exit's decision {first} at {costs.rows[0]}, {last} at {costs.rows[-1]}"
     return f"The full depth takes, a row, in batches: {per_row}; {overhead}."
 
 

@@ -31,16 +31,23 @@ class Candidate:
 
 
 def search(
-    trace: Trace, policies: Sequence[Policy], costs: Costs, size: int, losses: Any, risk: float
+    trace: Trace,
+    policies: Sequence[Policy],
+    costs: Costs,
+    size: int,
+    losses: Any,
+    risk: float,
+    allowed: Sequence[int],
 ) -> list[Candidate]:
     """The best threshold of every set of exits, quickest first; what exceeds the risk on these rows is left out.
 
-    `losses` is a row's loss if it left at each exit, (rows, exits); `policies` go from safe to risky.
+    `losses` is a row's loss if it left at each exit, (rows, exits); `policies` go from safe to risky; `allowed` are the
+    places of early exits that may be kept.
     """
     leaves = _leaves(trace, policies)  # (policies, rows, exits)
     order = np.argsort(trace.lengths, kind="stable")  # as they are batched
     found = []
-    for places in _sets(len(trace.points)):
+    for places in _sets(allowed, len(trace.points) - 1):
         asked = leaves[:, :, list(places)]
         asked[:, :, -1] = True
         where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
@@ -54,10 +61,10 @@ def search(
     return sorted(found, key=lambda one: one.seconds)
 
 
-def _sets(exits: int) -> Iterator[tuple[int, ...]]:
-    for count in range(1, min(MOST, exits - 1) + 1):
-        for early in combinations(range(exits - 1), count):
-            yield (*early, exits - 1)
+def _sets(allowed: Sequence[int], last: int) -> Iterator[tuple[int, ...]]:
+    for count in range(1, min(MOST, len(allowed)) + 1):
+        for early in combinations(allowed, count):
+            yield (*early, last)
 
 
 def _leaves(trace: Trace, policies: Sequence[Policy]) -> NDArray[np.bool_]:
@@ -73,9 +80,7 @@ def _seconds(where: NDArray[np.int64], places: tuple[int, ...], costs: Costs, si
     table = np.concatenate([where, np.full(pad, -1)]).reshape(-1, size)
     for number, place in enumerate(places):
         still = (table >= number).sum(1)  # rows that reach this exit
-        for layer in range(before, place + 1):
-            total += float(costs.of(layer, still).sum())
-        asked = costs.cutting + (costs.asking if place != places[-1] else 0.0)
-        total += asked * int((still > 0).sum())
+        price = costs.layers[before : place + 1].sum(0) + costs.cutting
+        total += costs.of(price if place == places[-1] else price + costs.asking, still)
         before = place + 1
     return total / len(where)
