@@ -1,9 +1,9 @@
 """Write a model's layers and exits as graphs for ONNX Runtime or OpenVINO, into the model's own folder.
 
 There is one graph per exit: the layers since the exit before, and the exit's head. Every exit's answers are then
-compared with torch's on real texts: on those of --file, else on the dev rows of its training. int8 is chosen by what is
-quickest here and keeps at least 99 % of every exit's answers; its scales come from rows that were trained on. Those that
-training set aside are still fresh to calibrate on: `offramp calibrate MODEL --backend onnx`.
+compared with torch's on real texts: on those of --file, else on the dev rows of its training. int8 is chosen by what
+is quickest here and keeps at least 99 % of every exit's answers; its scales come from rows that were trained on. Those
+that training set aside are still fresh to calibrate on: `offramp calibrate MODEL --backend onnx`.
 """
 
 from __future__ import annotations
