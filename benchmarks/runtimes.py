@@ -2,6 +2,7 @@
 
     python benchmarks/runtimes.py precisions MODEL --data-dir GLUE     int8 kinds: answers and exits that change
     python benchmarks/runtimes.py forced [--hidden 384]                measured ÷ computed, exits drawn and forced
+    python benchmarks/runtimes.py tuned MODEL --data-dir GLUE          the same with the exits that tune picked; a profile
     python benchmarks/runtimes.py one-file MODEL [--node DIR]          one graph against the host's loop, and Node
     python benchmarks/runtimes.py growth MODEL                         texts a second by length and by batch
 
@@ -162,6 +163,54 @@ def _int8(model: AdaptiveModel, texts: Sequence[Text], exits: Sequence[int]) -> 
     return making.stepper(making.make())
 
 
+def tuned(args: argparse.Namespace) -> None:
+    """The export as it is against its own precision without cuts; and what the runtime spends its time on."""
+    model, runner = AdaptiveModel.from_pretrained(args.model).eval(), offramp.load(args.model, "onnx")
+    given, policy = DataOptions(data_dir=args.data_dir), runner.config.exit_policy
+    texts = rows_for(args.model, model.config, given, "dev").rows.texts[::4]
+    kind = runner.dtype.removeprefix("int8-").replace("float32", "none")
+    options = ExportOptions(int8=kind, exits=[model.config.num_layers], force=True)
+    making = Making(model, Texts(texts_for(args.model, model.config, given).scales), options, lambda line: None)
+    made = making.make()
+    whole, rows = making.stepper(made), []
+    ways: dict[str, Any] = {
+        "full": lambda rows, batch: whole.plain(batch),
+        "full again": lambda rows, batch: whole.plain(batch),
+        "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
+    }
+    for size in (1, 8, 32):
+        layers = leave(runner, texts, size, policy)
+        seconds = in_turns(ways, batches_of(runner, texts, size), 3)
+        rows.append({"batch": size, "computed": model.config.num_layers / float(layers.mean()), **seconds})
+        print(rows[-1])
+    exits = [point.layer for point in runner.stepper.exits]
+    shares = _profile(made.graphs[0], batches_of(runner, texts, 32)[len(texts) // 64][1])
+    more = {"exits": exits, "policy": str(policy), "precision": runner.dtype, "profile": shares, "texts": len(texts)}
+    keep(f"tuned-{args.name}-{torch.get_num_threads()}", about(rows=rows, **more))
+
+
+def _profile(graph: bytes, batch: dict[str, Any]) -> dict[str, float]:
+    """The share of each kind of node in the full depth's time, one batch of 32 rows."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling = torch.get_num_threads(), True
+    with tempfile.TemporaryDirectory() as place:
+        options.profile_file_prefix = f"{place}/profile"
+        session = onnxruntime.InferenceSession(graph, options)
+        feed = {name: value.numpy() for name, value in batch.items()}
+        feed["mask"] = feed.pop("attention_mask").astype(bool)
+        for _ in range(5):
+            session.run(None, {one.name: feed[one.name] for one in session.get_inputs()})
+        events = json.loads(Path(session.end_profiling()).read_text())
+    spent: dict[str, float] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("kernel_time"):
+            spent[event["args"]["op_name"]] = spent.get(event["args"]["op_name"], 0) + event["dur"]
+    ranked = sorted(spent.items(), key=lambda one: -one[1])
+    return {name: round(each / sum(spent.values()), 4) for name, each in ranked[:8]}
+
+
 # -- one file -------------------------------------------------------------------------------------------
 
 
@@ -252,14 +301,16 @@ def growth(args: argparse.Namespace) -> None:
 def main() -> None:
     """Parse and run a stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    stages = {"precisions": precisions, "forced": forced, "one-file": one_file, "growth": growth}
+    stages = {"precisions": precisions, "forced": forced, "tuned": tuned, "one-file": one_file, "growth": growth}
     parser.add_argument("stage", choices=list(stages))
     parser.add_argument("model", nargs="?")
     parser.add_argument("--name", help="what the results are called (the model's folder)")
     parser.add_argument("--data-dir")
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument("--node", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     args.name = args.name or (Path(args.model).name if args.model else None)
     stages[args.stage](args)
 

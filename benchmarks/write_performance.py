@@ -35,7 +35,7 @@ offramp calibrate MODEL --risk 0.02 --confidence 0.9
 offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9 --batch 32
 offramp tune MODEL --backend openvino --risk 0.02 --confidence 0.9 --batch 32
 offramp benchmark MODEL --threads 1 --batch 1,8,32 --rows N --json results.json
-python benchmarks/runtimes.py precisions|one-file|growth MODEL --data-dir GLUE
+python benchmarks/runtimes.py precisions|tuned|one-file|growth MODEL --data-dir GLUE
 python benchmarks/runtimes.py forced [--hidden 768]
 ```
 
@@ -185,6 +185,28 @@ def forced() -> list[str]:
     return [*lines, ""]
 
 
+def tuned(name: str, title: str) -> list[str]:
+    """The export that tune made, against its own precision without cuts."""
+    lines = [f"## {title}: measured ÷ computed with the exits that `tune` picked", ""]
+    told = [found for threads in (1, 2) if (found := read(f"tuned-{name}-{threads}")) is not None]
+    if not told:
+        return [*lines, "Not run yet.", ""]
+    head = ["threads, batch", "full again", "computed", "measured", "measured ÷ computed"]
+    rows = []
+    for one in told:
+        for row in one["rows"]:
+            measured = row["full"] / row["leaving"]
+            cells = [f"{one['threads']}; batch {row['batch']}", f"{row['full again'] / row['full']:.2f}"]
+            cells += [f"{row['computed']:.2f} ×", f"{measured:.2f} ×", f"**{measured / row['computed']:.2f}**"]
+            rows.append(cells)
+    one = told[0]
+    exits = ", ".join(map(str, one["exits"]))
+    lines += [f"{machine(one)} Exits on {exits}, `{one['policy']}`, {one['precision']}, {one['texts']} texts.", ""]
+    lines += [*table(head, rows), ""]
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in one["profile"].items())
+    return [*lines, f"Where the full depth's time goes, one batch of 32, one thread: {shares}.", ""]
+
+
 def one_file(name: str, title: str) -> list[str]:
     """The nested graph."""
     told = read(f"one-file-{name}")
@@ -245,10 +267,13 @@ def main() -> None:
         lines += race(name, title)
     for name, title in MODELS.items():
         lines += precisions(name, title)
+    for name, title in MODELS.items():
+        lines += tuned(name, title)
     lines += forced()
     for name, title in MODELS.items():
         lines += one_file(name, title)
-    lines += growth("mpnet", MODELS["mpnet"])
+    for name, title in MODELS.items():
+        lines += growth(name, title)
     notes = RESULTS / "notes.md"
     PAGE.write_text("\n".join(lines) + (notes.read_text() if notes.is_file() else ""), "utf-8")
 
