@@ -2,7 +2,7 @@
 
     python benchmarks/runtimes.py precisions MODEL --data-dir GLUE     int8 kinds: answers and exits that change
     python benchmarks/runtimes.py forced [--hidden 384]                measured ÷ computed, exits drawn and forced
-    python benchmarks/runtimes.py tuned MODEL --data-dir GLUE          the same with the exits that tune picked; a profile
+    python benchmarks/runtimes.py tuned MODEL --data-dir GLUE          the same with the exits that tune picked
     python benchmarks/runtimes.py one-file MODEL [--node DIR]          one graph against the host's loop, and Node
     python benchmarks/runtimes.py growth MODEL                         texts a second by length and by batch
 

@@ -1,4 +1,4 @@
-"""Write docs/performance.md and its figures from the files in benchmarks/results/runtimes.
+"""Write docs/performance.md, its figures and a table of the README from the files in benchmarks/results/runtimes.
 
 python benchmarks/write_performance.py
 """
@@ -18,6 +18,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "runtimes"
 PAGE = HERE.parent / "docs" / "performance.md"
 FIGURES = HERE.parent / "docs" / "figures"
+README = HERE.parent / "README.md"
+MARK, END = "<!-- runtimes: written by benchmarks/write_performance.py -->", "<!-- end -->"
 MODELS = {"mpnet": "all-mpnet-base-v2 (12 × 768)", "minilm": "all-MiniLM-L6-v2 (6 × 384)"}
 AIMS = {"to_best_peer": 2.2, "to_plain": 8.0, "to_originals": 25.0}
 
@@ -259,6 +261,31 @@ def growth(name: str, title: str) -> list[str]:
     return [*lines, "", f"![Texts a second](figures/growth-{name}.svg)", ""]
 
 
+def short() -> str:
+    """The README's table: best adaptive against the best full-depth peer that answers at least as well."""
+    lines = []
+    for name, title in MODELS.items():
+        told = read(f"benchmark-{name}")
+        if told is None:
+            continue
+        best = {}
+        for batch in dict.fromkeys(row["batch"] for row in told["rows"]):
+            ours = [row for row in told["rows"] if row["batch"] == batch and row["name"].startswith("offramp")]
+            best[batch] = max((row for row in ours if row["to_best_peer"]), key=lambda row: row["throughput"])
+        if not lines:
+            where = f"{told['cpu']}, {told['threads']} thread{'s' if told['threads'] > 1 else ''}, {told['date'][:10]}"
+            lines += [f"Texts a second, SST-2's dev sentences, {where}:", ""]
+            head = " | ".join(f"batch {batch}: offramp, ÷ best peer, ÷ plain" for batch in best)
+            lines += [f"| | {head} |", "|---" + "|---" * len(best) + "|"]
+        cells = [
+            f"{row['throughput']:.0f} ({row['agreement']:.1%} the same), {row['to_best_peer']:.2f} ×, "
+            f"{row['to_plain']:.1f} ×"
+            for row in best.values()
+        ]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write the page."""
     plt.rcParams["svg.hashsalt"] = "offramp"
@@ -274,6 +301,8 @@ def main() -> None:
         lines += one_file(name, title)
     for name, title in MODELS.items():
         lines += growth(name, title)
+    before, rest = README.read_text("utf-8").split(MARK)
+    README.write_text(f"{before}{MARK}\n{short()}\n{END}{rest.split(END, 1)[1]}", "utf-8")
     notes = RESULTS / "notes.md"
     PAGE.write_text("\n".join(lines) + (notes.read_text() if notes.is_file() else ""), "utf-8")
 
