@@ -104,7 +104,9 @@ def _nncf(model: AdaptiveModel, texts: Texts, graph: str, place: Path, say: Call
     feeds = list(unpadded(model.runner(), texts.scales[:SAMPLES]))
     whole = openvino.Core().read_model(graph)
     names = [port.get_any_name() for port in whole.inputs]
-    rows = [{name: feed[name][:1] for name in names} for feed in feeds]
+    rows = [
+        {name: feed[name][row : row + 1] for name in names} for feed in feeds for row in range(len(feed["input_ids"]))
+    ]
     made: Any = nncf.quantize(whole, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
     file = place / "nncf.xml"
     openvino.save_model(made, file, compress_to_fp16=False)
