@@ -178,10 +178,13 @@ def tuned(args: argparse.Namespace) -> None:
         "full again": lambda rows, batch: whole.plain(batch),
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }
+    lengths = Tokens(runner.tokenizer, runner.limit).read(texts, 0)[0].lengths
     for size in (1, 8, 32):
         layers = leave(runner, texts, size, policy)
         seconds = in_turns(ways, batches_of(runner, texts, size), 3)
-        rows.append({"batch": size, "computed": model.config.num_layers / float(layers.mean()), **seconds})
+        computed = model.config.num_layers / float(layers.mean())
+        by_token = model.config.num_layers / float((layers * lengths).sum() / lengths.sum())
+        rows.append({"batch": size, "computed": computed, "computed_by_token": by_token, **seconds})
         print(rows[-1])
     exits = [point.layer for point in runner.stepper.exits]
     shares = _profile(made.graphs[0], batches_of(runner, texts, 32)[len(texts) // 64][1])

@@ -193,17 +193,22 @@ def tuned(name: str, title: str) -> list[str]:
     told = [found for threads in (1, 2) if (found := read(f"tuned-{name}-{threads}")) is not None]
     if not told:
         return [*lines, "Not run yet.", ""]
-    head = ["threads, batch", "full again", "computed", "measured", "measured ÷ computed"]
+    head = ["threads, batch", "full again", "computed", "by token", "measured", "÷ computed", "÷ by token"]
     rows = []
     for one in told:
         for row in one["rows"]:
             measured = row["full"] / row["leaving"]
             cells = [f"{one['threads']}; batch {row['batch']}", f"{row['full again'] / row['full']:.2f}"]
-            cells += [f"{row['computed']:.2f} ×", f"{measured:.2f} ×", f"**{measured / row['computed']:.2f}**"]
+            cells += [f"{row[key]:.2f} ×" for key in ("computed", "computed_by_token")] + [f"{measured:.2f} ×"]
+            cells += [f"**{measured / row['computed']:.2f}**", f"{measured / row['computed_by_token']:.2f}"]
             rows.append(cells)
     one = told[0]
     exits = ", ".join(map(str, one["exits"]))
-    lines += [f"{machine(one)} Exits on {exits}, `{one['policy']}`, {one['precision']}, {one['texts']} texts.", ""]
+    lines += [f"{machine(one)} Exits on {exits}, `{one['policy']}`, {one['precision']}, {one['texts']} texts."]
+    lines += [
+        "*Computed* counts layers; *by token* weighs a row's layers with its length: hard sentences are longer.",
+        "",
+    ]
     lines += [*table(head, rows), ""]
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in one["profile"].items())
     return [*lines, f"Where the full depth's time goes, one batch of 32, one thread: {shares}.", ""]

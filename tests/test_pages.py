@@ -51,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_blocks_can_be_run_options_are_ours_and_links_lead_somewhere(name):
     text = read(name)
     assert {language for language, _ in blocks(text)} <= {"sh", "python"}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known_options() | {"--nproc-per-node"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text)) <= known_options() | {"--nproc-per-node"}
     for link in re.findall(r"\]\(([^)#]+)", text):
         assert (DOCS / link).exists(), link
     for file in re.findall(r"tests/\w+\.py", text):

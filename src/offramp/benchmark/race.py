@@ -120,7 +120,10 @@ def peak_memory(entry: Entry, model: str, texts: Sequence[Text], size: int, thre
     """The most memory in MB of a process that loads one contestant and answers some texts with it."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return float(pool.apply(_measured, (entry, model, list(texts), size, threads)))
+        most = pool.apply(_measured, (entry, model, list(texts), size, threads))
+        pool.close()
+        pool.join()  # it ends by itself, and leaves nothing behind
+    return float(most)
 
 
 def _measured(entry: Entry, model: str, texts: list[Text], size: int, threads: int | None) -> float:

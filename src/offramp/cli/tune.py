@@ -1,8 +1,8 @@
 """Choose which exits an export keeps, for the best speed on this machine within a risk, and export it cut there.
 
-Every segment is timed at several numbers of rows; sets of up to four early exits are priced in these seconds on half of
-the rows that training set aside; the best one is tested on the other half, which gives the promise. Ends with 1, and
-changes nothing, if the promise cannot be kept.
+Every segment is timed at several numbers of rows; sets of up to four early exits are priced in these seconds on a
+quarter of the rows that training set aside; the best one is tested on the others, which gives the promise. Ends with 1,
+and changes nothing, if the promise cannot be kept.
 """
 
 from __future__ import annotations

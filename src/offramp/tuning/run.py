@@ -1,4 +1,4 @@
-"""`tune(model, …)`: time the segments, choose exits on half of the rows, promise on the other half.
+"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, promise on the others.
 
 The rows of the test run through the very graphs that are written, so the promise is about these.
 """
@@ -39,6 +39,7 @@ from offramp.tuning.search import Candidate, search
 __all__ = ["TUNABLE", "TuneOptions", "Tuned", "tune"]
 
 TUNABLE = ("entropy", "confidence", "margin")
+SEARCHED = 4  # a quarter of the rows is for the search, the rest for the test
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
 TIMED = 512  # texts that segments, and at last the whole, are timed on
 
@@ -78,14 +79,15 @@ def tune(
     promise.check(model.config.problem, data.labels is not None)
     data = unseen(data, texts.seen)
     order = np.random.default_rng(SEED).permutation(len(data.rows))
-    searched, tested = (data.take(np.sort(half)) for half in np.array_split(order, 2))
+    cut = len(order) // SEARCHED
+    searched, tested = data.take(np.sort(order[:cut])), data.take(np.sort(order[cut:]))
     asked = _as_before(folder, options)
     making = Making(model, texts, replace(asked, force=True), say)
     made = making.make()
     best, lines = _found(making, made, searched, promise, options)
     say("\n".join(lines))
     if best is None:
-        return Tuned((), None, f"No exits keep {promise.about(model.config.problem)} on half of the rows.")
+        return Tuned((), None, f"No exits keep {promise.about(model.config.problem)} on a quarter of the rows.")
     layers = tuple(making.points[place].layer for place in best.places)
     return _tested(Making(model, texts, _cut(asked, made, layers), say), best, tested, promise, origin, options)
 
