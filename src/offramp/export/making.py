@@ -226,4 +226,5 @@ def unpadded(runner: Runner, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
             for length in sorted(set(lengths.tolist())):
                 rows = lengths == length
                 feed = {name: value[rows, :length].numpy() for name, value in batch.items()}
+                feed.setdefault("token_type_ids", np.zeros_like(feed["input_ids"]))  # not every tokenizer makes them
                 yield feed | {"mask": np.ones(feed["input_ids"].shape, bool)}
