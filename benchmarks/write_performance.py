@@ -41,9 +41,9 @@ python benchmarks/runtimes.py precisions|tuned|one-file|growth MODEL --data-dir 
 python benchmarks/runtimes.py forced [--hidden 768]
 ```
 
-*same* is the share of answers like the full float32 model's. What was calibrated and tuned was promised at most 2 % other
-answers at 90 % confidence, on rows that training set aside; these are phrases, dev has whole sentences, which are harder.
-A contestant below 98 % is marked and nobody is compared with it. All but the first two take batches of like
+*same* is the share of answers like the full float32 model's. What was calibrated and tuned was promised at most 2 %
+other answers at 90 % confidence, on rows that training set aside; these are phrases, dev has whole sentences, which are
+harder. A contestant below 98 % is marked and nobody is compared with it. All but the first two take batches of like
 lengths; tokenisation is inside the clock, contestants take turns.
 """
 
