@@ -269,7 +269,7 @@ def growth(name: str, title: str) -> list[str]:
 
 def short() -> str:
     """The README's table: best adaptive against the best full-depth peer that answers at least as well."""
-    lines = []
+    lines: list[str] = []
     for name, title in MODELS.items():
         told = read(f"benchmark-{name}")
         if told is None:
