@@ -32,7 +32,8 @@ from offramp import AdaptiveModel
 from offramp.backends.segments import SegmentStepper
 from offramp.batching import Text, Tokens
 from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.export.making import ExportOptions, Making, Texts
+from offramp.export.making import Making
+from offramp.export.options import ExportOptions, Texts
 from offramp.export.texts import texts_for
 from offramp.loop import run
 from offramp.policies import Never

@@ -15,8 +15,8 @@ import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.errors import BadModel, BadValue
-from offramp.export.making import ExportOptions, Texts
 from offramp.export.one_file import write_one_file
+from offramp.export.options import ExportOptions, Texts
 from offramp.export.run import export
 from offramp.loop import every_exit, run
 from offramp.policies import parse
@@ -336,3 +336,28 @@ def test_answers_that_change_are_refused(encoders, tmp_path):
     assert not (tmp_path / "model" / "onnx").exists()
     with pytest.raises(BadValue, match="taken from texts"):
         export(model, Texts(), ExportOptions(int8="static"))
+
+
+WITHOUT = """
+import sys
+for name in ("onnx", "onnxruntime", "openvino", "nncf"):
+    sys.modules[name] = None  # as if it were not installed
+import offramp.calibration.run, offramp.evaluation.evaluate, offramp.cli.info
+from offramp.cli.main import main
+model, texts = sys.argv[1:]
+assert main(["predict", model, texts]) == 0
+for call in (["export", model], ["tune", model], ["benchmark", model], ["predict", model, texts, "--backend", "onnx"]):
+    assert main(call) == 2
+"""
+
+
+def test_without_the_extra_everything_else_works_and_it_is_named(exported, texts):
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(exported), texts], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "pip install '.[onnx]'" in line]
+    assert len(lines) == 4, done.stderr

@@ -12,7 +12,8 @@ import onnx
 
 from offramp.benchmark.entries import PADDED, Entry
 from offramp.export.int8 import quantise
-from offramp.export.making import Texts, plain_graphs, ranges_of, unpadded
+from offramp.export.making import plain_graphs, ranges_of, unpadded
+from offramp.export.options import Texts
 from offramp.loading import half_precision
 from offramp.model import AdaptiveModel
 

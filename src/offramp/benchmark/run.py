@@ -19,7 +19,7 @@ from offramp.benchmark.peers import PEERS, peers
 from offramp.benchmark.race import WARM, Judge, Row, peak_memory, race
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.export.folder import read_export
-from offramp.export.making import Texts
+from offramp.export.options import Texts
 from offramp.loading import half_precision
 from offramp.model import AdaptiveModel
 from offramp.tasks.metrics import METRICS

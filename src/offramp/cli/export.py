@@ -67,7 +67,7 @@ def layers(written: str) -> list[int]:
 def run(args: argparse.Namespace) -> int:
     """Export and say how it answers."""
     try:
-        from offramp.export.making import ExportOptions
+        from offramp.export.options import ExportOptions
         from offramp.export.run import export
         from offramp.export.texts import texts_for
     except ImportError as err:

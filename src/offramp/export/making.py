@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +20,7 @@ from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.export.check import Checked, compared, seconds_of
 from offramp.export.folder import runtime_of, tested_on
 from offramp.export.int8 import KINDS, quantise
+from offramp.export.options import ExportOptions, Texts
 from offramp.export.products import Range, observe, without_aliases
 from offramp.export.segments import segments_of, write_segment
 from offramp.model import AdaptiveModel
@@ -27,35 +28,13 @@ from offramp.runner import Runner
 from offramp.stepper import ExitPoint, points_on
 from offramp.traces.about import cpu_name
 
-__all__ = ["KEEPS", "ExportOptions", "Made", "Making", "Texts", "plain_graphs", "ranges_of", "unpadded"]
+__all__ = ["KEEPS", "Made", "Making", "plain_graphs", "ranges_of", "unpadded"]
 
 logger = logging.getLogger("offramp")
 
 KEEPS = 0.99  # of every exit's answers: what a precision is chosen for, and below which an export is refused
 TIMED = 128  # texts that precisions are timed on
 WORTH = 0.9  # of float32's time: int8 that takes more is not worth its differences
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """What is asked for."""
-
-    backend: str = "onnx"
-    int8: str = "auto"  # static, token, dynamic, none; auto: the quickest that keeps the answers
-    exits: str | Sequence[int] = "all"
-    smooth: bool = True
-    force: bool = False  # keep it though it answers differently
-    overwrite: bool = False
-    threads: int | None = None
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Real texts: some to take scales from, others to compare answers on."""
-
-    scales: list[Text] = field(default_factory=list)
-    checked: list[Text] = field(default_factory=list)
-    seen: list[int] = field(default_factory=list)  # hashes of them, where they are the user's own
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from offramp.card import EVIDENCE
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
 from offramp.export.folder import FILE, OURS, Export, check_place, runtime_of, source_of
-from offramp.export.making import ExportOptions, Made, Making, Texts
+from offramp.export.making import Made, Making
+from offramp.export.options import ExportOptions, Texts
 from offramp.export.segments import OPSET
 from offramp.files.writing import staged_folder
 from offramp.model import AdaptiveModel

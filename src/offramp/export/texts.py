@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from offramp.batching import Text
 from offramp.config import AdaptiveConfig
 from offramp.errors import OfframpError
-from offramp.export.making import Texts
+from offramp.export.options import Texts
 from offramp.files.trained import data_of_training
 from offramp.tasks.rows import DataOptions, TaskRows, rows_for
 from offramp.traces.hashes import hashes_of

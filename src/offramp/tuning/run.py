@@ -24,7 +24,8 @@ from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import grid
 from offramp.export.folder import check_place, read_export
-from offramp.export.making import KEEPS, ExportOptions, Made, Making, Texts
+from offramp.export.making import KEEPS, Made, Making
+from offramp.export.options import ExportOptions, Texts
 from offramp.export.run import store
 from offramp.export.texts import unseen
 from offramp.loop import run
