@@ -208,6 +208,10 @@ def test_calibrate_predict_and_evaluate_on_an_export(exported, tmp_path, texts, 
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["exit_layer"] for one in answers] == runner.answer(["a lovely film", "", "bad"]).layer.tolist()
     assert main(["evaluate", str(folder), "--backend", "onnx", "--no-live", "-o", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(folder), "--int8", "token", "--overwrite"]) == 0
+    assert "What was calibrated on the export before is gone with it" in capsys.readouterr().err
+    assert json.loads((folder / "onnx" / "offramp.json").read_text())["policy"] is None
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["machine"]["backend"] == "onnx" and results["model"]["policy"] == said["calibrated"]["policy"]
 
@@ -244,7 +248,10 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
     ("spoil", "line"),
     [
         (lambda folder: shutil.rmtree(folder / "onnx"), "has no onnx export; make one: offramp export"),
-        (lambda folder: (folder / "onnx" / "offramp.json").unlink(), "holds no offramp.json"),
+        (
+            lambda folder: (folder / "onnx" / "offramp.json").unlink(),
+            "holds no offramp.json: it is not an export of ours, or a part of one. Move it away",
+        ),
         (lambda folder: (folder / "onnx" / "offramp.json").write_text("{"), "is damaged"),
         (lambda folder: (folder / "onnx" / "exit-2.onnx").unlink(), "lacks exit-2.onnx"),
         (lambda folder: (folder / "onnx" / "exit-2.onnx").write_bytes(b"no"), "cannot load it"),

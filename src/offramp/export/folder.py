@@ -85,7 +85,10 @@ def read_export(folder: Path, backend: str) -> Export:
         saved = json.loads((place / FILE).read_text("utf-8"))
         export = Export(**saved)
     except FileNotFoundError as err:
-        raise BadModel(f"{place} holds no {FILE}: it is not an export of ours, or a part of one; {again}") from err
+        raise BadModel(
+            f"{place} holds no {FILE}: it is not an export of ours, or a part of one. Move it away, then "
+            f"{again.removesuffix(' --overwrite')}"
+        ) from err
     except (ValueError, TypeError) as err:
         raise BadModel(f"{place / FILE} is damaged ({str(err).splitlines()[0]:.100}); {again}") from err
     _check(export, place, again)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,6 +25,8 @@ from offramp.traces.about import cpu_name
 
 __all__ = ["export", "folder_of", "store"]
 
+logger = logging.getLogger("offramp")
+
 
 def export(
     model: AdaptiveModel, texts: Texts, options: ExportOptions, say: Callable[[str], None] = lambda line: None
@@ -30,7 +34,19 @@ def export(
     """Write the graphs and what they are into the model's folder; returns what was written."""
     check_place(folder_of(model) / options.backend, options.overwrite)
     making = Making(model, texts, options, say)
-    return store(making, making.make())
+    forgotten = _is_calibrated(folder_of(model) / options.backend / FILE)
+    told = store(making, making.make())
+    if forgotten:
+        logger.warning("What was calibrated on the export before is gone with it: calibrate this one.")
+    return told
+
+
+def _is_calibrated(file: Path) -> bool:
+    """Whether the export that is to be replaced has a policy of its own."""
+    try:
+        return json.loads(file.read_text("utf-8"))["policy"] is not None
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def store(making: Making, made: Made, config: AdaptiveConfig | None = None, evidence: str | None = None) -> Export:
