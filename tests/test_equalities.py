@@ -26,6 +26,7 @@ VARIANTS = {
     "poolers": {"pooling": "first"},
     "shared": {"heads": "shared", "exits": [1, 3, 4]},
     "family": {"heads": "family"},
+    "attention": {"heads": "attention", "queries": 3, "query_width": 8},
     "multi-label": {"problem_type": "multi_label_classification"},
     "regression": {"problem_type": "regression", "num_labels": 1},
     "lte": {"lte": True},
@@ -103,7 +104,7 @@ few = settings(max_examples=3, deadline=None, derandomize=True)  # each with all
     ("family", "variant"),
     [(family, "all") for family in FAMILY_NAMES]
     + [("bert", name) for name in VARIANTS if name != "all"]
-    + [("modernbert", "poolers")],
+    + [("modernbert", "poolers"), ("modernbert", "attention")],
 )
 @given(seed=seeds, rows=st.integers(2, 9), share=st.floats(0.1, 0.9), data=st.data())
 @few

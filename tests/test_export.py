@@ -28,6 +28,7 @@ VARIANTS = {
     "three classes": {"num_labels": 3, "lte": True},
     "poolers": {"num_labels": 3, "pooling": "first", "exits": [1, 3, 4]},
     "shared": {"num_labels": 3, "heads": "shared"},
+    "attention": {"num_labels": 3, "heads": "attention"},
     "multi-label": {"num_labels": 3, "problem_type": "multi_label_classification"},
     "regression": {"num_labels": 1, "problem_type": "regression"},
     "spans": {"problem_type": "question_answering"},

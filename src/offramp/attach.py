@@ -6,7 +6,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,16 @@ from transformers import (
 
 from offramp import policies
 from offramp.backbones import Family, OwnHead
-from offramp.config import HEADS, POOLINGS, AdaptiveConfig, ExitSpec, exit_layers, family_of
+from offramp.config import (
+    HEADS,
+    POOLINGS,
+    QUERIES,
+    QUERY_WIDTH,
+    AdaptiveConfig,
+    ExitSpec,
+    exit_layers,
+    family_of,
+)
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import loading
 from offramp.problems import SPAN
@@ -40,7 +49,7 @@ class ExitOptions:
     """The exits that a caller asks for on a backbone; `auto` is explained in docs/architecture.md."""
 
     exits: str | Iterable[int] = "all"
-    heads: str = "auto"  # linear, pooler, shared, family
+    heads: str = "auto"  # linear, pooler, shared, family, attention
     pooling: str = "auto"  # first, mean; of spans tokens
     num_labels: int | None = None
     labels: Sequence[str] | None = None
@@ -49,6 +58,8 @@ class ExitOptions:
     policy: str | policies.Policy = "never"
     lte: bool = False
     fresh_head: bool = False  # leave a classifier's own head out
+    queries: int = QUERIES  # of heads that read with attention
+    query_width: int = QUERY_WIDTH
 
 
 @dataclass(frozen=True)
@@ -94,11 +105,11 @@ def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: Exit
     family, backbone = config.family, config.backbone
     if config.problem.is_span:
         asked = replace(asked, problem_type=SPAN.name)
-    heads, pooling = _style(family, backbone, asked)
+    heads, _ = style = _style(family, backbone, asked)
     (own,) = config.exit_specs
-    specs = [ExitSpec(layer, heads, pooling) for layer in exit_layers(asked.exits, config.num_layers)]
+    specs = _specs(exit_layers(asked.exits, config.num_layers), style, asked)
     new = copy.deepcopy(config)
-    new.exits = [asdict(spec) for spec in (*specs[:-1], own)]
+    new.exits = [spec.to_dict() for spec in (*specs[:-1], own)]
     new.lte = asked.lte
     last = f"exits.{own.layer}"
     copies: dict[str, Tensor] = {}
@@ -225,9 +236,7 @@ def _some(keys: Iterable[str]) -> str:
 def _config(
     backbone: PreTrainedConfig, family: Family, asked: ExitOptions, names: Sequence[str] | None, own: bool
 ) -> AdaptiveConfig:
-    heads, pooling = _style(family, backbone, asked)
-    layers = exit_layers(asked.exits, backbone.num_hidden_layers)
-    specs = [ExitSpec(layer, heads, pooling) for layer in layers]
+    specs = _specs(exit_layers(asked.exits, backbone.num_hidden_layers), _style(family, backbone, asked), asked)
     if own:
         specs[-1] = replace(specs[-1], head="family", pooling=_own_head(family, backbone, asked).pooling)
     labels = names if asked.labels is None else asked.labels
@@ -251,6 +260,11 @@ def _config(
     )
 
 
+def _specs(layers: Sequence[int], style: tuple[str, str], asked: ExitOptions) -> list[ExitSpec]:
+    own = {"queries": asked.queries, "width": asked.query_width} if style[0] == "attention" else {}
+    return [ExitSpec(layer, *style, **own) for layer in layers]
+
+
 def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tuple[str, str]:
     heads, pooling = asked.heads, asked.pooling
     if heads != "auto" and heads not in HEADS:
@@ -261,8 +275,14 @@ def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tu
         heads = "pooler" if pooling == "first" or family.name == "elasticbert" else "linear"
     if pooling == "auto":
         own = family.own_head(backbone).pooling
-        pooling = {"linear": "mean", "family": own}.get(heads, "first")
+        pooling = {"linear": "mean", "family": own, "attention": "queries"}.get(heads, "first")
         pooling = "tokens" if _asks_spans(asked) else pooling
+    if heads != "attention" and (asked.queries, asked.query_width) != (QUERIES, QUERY_WIDTH):
+        raise BadValue(f"Only heads with attention have queries, and these are {heads}; say --heads attention.")
+    if heads == "attention" and _asks_spans(asked):
+        raise BadValue("Attention reads the tokens for one answer, and a span is an answer at every token; use linear.")
+    if (pooling == "queries") is not (heads == "attention"):
+        raise BadValue("Heads with attention read with their queries, and no others do; leave --pooling out.")
     if (pooling == "tokens") is not _asks_spans(asked):
         raise BadValue("Spans are read at every token, and nothing else is; leave --pooling out.")
     return heads, pooling

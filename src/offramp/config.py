@@ -30,6 +30,7 @@ HEADS = {
     "pooler": "a dense tanh layer of its own before the classifier",
     "shared": "a classifier of its own behind one dense tanh layer that all exits share",
     "family": "the head that the family's own classifier has",
+    "attention": "learned queries over the tokens, then a linear classifier",
 }
 RAMPS = {
     "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
@@ -54,7 +55,14 @@ LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hi
 LARGEST = 10_000_000  # of any of them
 HOTTEST = 1_000_000  # a temperature that leaves nothing of an answer
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
-POOLINGS = {"first": "the first token", "mean": "the mean over real tokens", "tokens": "every token, for spans"}
+POOLINGS = {
+    "first": "the first token",
+    "mean": "the mean over real tokens",
+    "queries": "what its queries find, for attention",
+    "tokens": "every token, for spans",
+}
+QUERIES, QUERY_WIDTH = 4, 64  # of a head that reads with attention; more of either did not pay
+MOST_QUERIES = 4096
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class ExitSpec:
     head: str = "linear"
     pooling: str = "mean"
     temperature: float = 1.0
+    queries: int = QUERIES  # of attention alone
+    width: int = QUERY_WIDTH  # numbers that each of them reads
 
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or not 0 < self.temperature <= HOTTEST:
@@ -79,6 +89,26 @@ class ExitSpec:
             raise UnknownName("head", str(self.head), HEADS)
         if not isinstance(self.pooling, str) or self.pooling not in POOLINGS:
             raise UnknownName("pooling", str(self.pooling), POOLINGS)
+        if (self.head == "attention") is not (self.pooling == "queries"):
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has the head {self.head} on {self.pooling}; "
+                "attention reads with queries, and nothing else does."
+            )
+        for name in ("queries", "width"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_QUERIES:
+                raise BadModel(
+                    f"The exit on layer {self.layer!s:.20}: `{name}` is {count!r:.60}; it is a whole number "
+                    f"from 1 to {MOST_QUERIES:,}."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a config: what only attention has, only there."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if self.head == "attention" or name not in ("queries", "width")
+        }
 
     @classmethod
     def of(cls, saved: Any) -> ExitSpec:
@@ -118,11 +148,11 @@ class AdaptiveConfig(PreTrainedConfig):
         self._check_fields()
         depth = self.num_layers
         if self.exits is None:
-            self.exits = [asdict(ExitSpec(layer)) for layer in range(1, depth + 1)]
+            self.exits = [ExitSpec(layer).to_dict() for layer in range(1, depth + 1)]
         specs = [ExitSpec.of(spec) for spec in self.exits]
         if exit_layers([spec.layer for spec in specs], depth)[-1] != specs[-1].layer:
             raise BadModel(f"The last exit is the full model: the config lacks an exit on layer {depth}.")
-        self.exits = [asdict(spec) for spec in specs]
+        self.exits = [spec.to_dict() for spec in specs]
         self.policy = policies.parse("never" if self.policy is None else self.policy).to_dict()
         width = width_of(self.width)
         if width is not None:
@@ -147,6 +177,10 @@ class AdaptiveConfig(PreTrainedConfig):
                     f"The exit on layer {spec.layer} reads {POOLINGS[spec.pooling]}, and the model answers with "
                     f"{self.problem.title}; only spans are read at every token."
                 )
+        if self.lte and any(spec.head == "attention" for spec in specs):
+            raise BadModel(
+                "The learning-to-exit module reads one vector of the encoder; heads with attention have none."
+            )
         if self.ramp and self.problem.is_span:
             raise BadModel("`ramp` is of a converted classifier; a model of spans has none.")
 

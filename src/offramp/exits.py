@@ -14,24 +14,47 @@ from offramp.stepper import ExitPoint
 
 __all__ = ["Exits", "Head"]
 
+NORM_EPS = 1e-5  # of the norm before the queries, where the family has none of its own to start from
+
+
+class Queries(nn.Module):
+    """Learned queries, each with a softmax over the real tokens, that say which tokens count.
+
+    A mean throws away which tokens matter; this costs one or two per cent of a layer and keeps it.
+    """
+
+    def __init__(self, size: int, queries: int, width: int):
+        super().__init__()
+        self.scores = nn.Linear(size, queries)
+        self.values = nn.Linear(size, width)
+
+    def forward(self, hidden: Tensor, weights: Tensor | None) -> Tensor:
+        """What the queries read, one behind the other, (rows, queries × width)."""
+        scores = self.scores(hidden).transpose(1, 2)  # (rows, queries, tokens)
+        if weights is not None:
+            scores = scores.masked_fill(weights <= 0, torch.finfo(scores.dtype).min)
+        read = torch.bmm(torch.softmax(scores, dim=-1), self.values(hidden))
+        return nn.functional.gelu(read.flatten(1))
+
 
 class Head(nn.Module):
-    """One exit: reads the first token, the mean over real tokens, or every token; transforms it, classifies.
+    """One exit: reads the first token, the mean over real tokens, every token, or with queries of its own; classifies.
 
     `features` is the classifier's input, which LTE reads too; `forward` is the logits.
     """
 
-    def __init__(self, size: int, labels: int, pooling: str, shape: HeadShape, temperature: float = 1.0):
+    def __init__(self, size: int, labels: int, spec: ExitSpec, shape: HeadShape):
         super().__init__()
-        self.pooling = pooling
-        self.temperature = temperature
+        self.pooling = spec.pooling
+        self.temperature = spec.temperature
         self.input_norm = _norm(size, shape.input_norm_eps, shape.norm_bias)
         self.input_dropout = nn.Dropout(shape.input_dropout)
         self.dense = nn.Linear(size, size, bias=shape.dense_bias) if shape.dense else None
         self.activation = ACT2FN[shape.activation]
         self.dense_norm = _norm(size, shape.dense_norm_eps, shape.norm_bias)
         self.dropout = nn.Dropout(shape.dropout)
-        self.classifier = nn.Linear(size, labels)
+        self.reader = Queries(size, spec.queries, spec.width) if spec.pooling == "queries" else None
+        self.classifier = nn.Linear(size if self.reader is None else spec.queries * spec.width, labels)
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
     def features(self, inside: Inside, shared: nn.Module | None = None) -> Tensor:
@@ -41,6 +64,8 @@ class Head(nn.Module):
             hidden = self.input_norm(hidden)
         if self.pooling == "tokens":
             read = hidden
+        elif self.reader is not None:
+            read = self.reader(hidden, inside.weights)
         else:
             read = hidden[:, 0] if self.pooling == "first" else _mean(hidden, inside.weights)
         if shared is not None:
@@ -80,15 +105,15 @@ class Exits(nn.ModuleDict):
         specs = config.exit_specs
         for spec in specs:
             shape = _shape(config, spec, spec is specs[-1])
-            sizes = (config.hidden_size, config.num_labels)
-            self[str(spec.layer)] = Head(*sizes, spec.pooling, shape, spec.temperature)
+            self[str(spec.layer)] = Head(config.hidden_size, config.num_labels, spec, shape)
         if any(spec.head == "shared" for spec in specs):
             self["shared"] = SharedPooler(config.hidden_size)
         if config.lte:
             self["lte"] = nn.Linear(config.hidden_size, 1)
         if config.ramp:
-            ramp = _shape(config, ExitSpec(specs[-1].layer, "pooler", "first"), is_last=True)
-            self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, "first", ramp)
+            ramp = ExitSpec(specs[-1].layer, "pooler", "first")
+            shape = _shape(config, ramp, is_last=True)
+            self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, ramp, shape)
         self.points = config.exit_points
         self.shares_pooler = tuple(spec.head == "shared" for spec in specs) + (False,) * config.ramp_answers
 
@@ -114,8 +139,8 @@ def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
     own = family.span_head_shape(backbone) if config.problem.is_span else family.head_shape(backbone)
     shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
-        shape = replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
-    return shape
+        return replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
+    return replace(shape, input_norm_eps=NORM_EPS) if spec.head == "attention" else shape
 
 
 def _norm(size: int, eps: float | None, bias: bool) -> nn.LayerNorm | None:

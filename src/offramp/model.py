@@ -28,7 +28,7 @@ from offramp.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.backends.replay import Replay
 from offramp.backends.torch import TorchStepper
 from offramp.batching import Text
-from offramp.config import AdaptiveConfig, gated_families
+from offramp.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
 from offramp.errors import BadModel, BadValue
 from offramp.exits import Exits
 from offramp.files.faults import loading
@@ -107,18 +107,32 @@ class AdaptiveModel(PreTrainedModel):
         policy: str | Policy = "never",
         lte: bool = False,
         fresh_head: bool = False,
+        queries: int = QUERIES,
+        query_width: int = QUERY_WIDTH,
         **options: Any,
     ) -> AdaptiveModel:
         """Put exits on an encoder or on a fine-tuned classifier (a folder or a name on the Hub).
 
         `exits` is "all" or a list of layers from 1; the last layer always has one. `heads` is linear, pooler,
-        shared or family; `pooling` first or mean; `num_layers` takes only the first so many layers.
+        shared, family or attention (so many `queries` over the tokens, each `query_width` wide); `pooling` first or
+        mean; `num_layers` takes only the first so many layers.
         New heads are random: train them before you believe an answer. A classifier keeps its own head
         and its labels at the last exit; `labels` may name them in another order or spelling, other names need
         `fresh_head`, which leaves that head out.
         """
         asked = ExitOptions(
-            exits, heads, pooling, num_labels, labels, problem_type, num_layers, policy, lte, fresh_head
+            exits,
+            heads,
+            pooling,
+            num_labels,
+            labels,
+            problem_type,
+            num_layers,
+            policy,
+            lte,
+            fresh_head,
+            queries,
+            query_width,
         )
         options = _with_dtype(options)
         attached = attach(str(checkpoint), asked, **options)

@@ -176,7 +176,7 @@ def bound(
             replace(spec, temperature=float(f"{spec.temperature * warmer:.6g}"))
             for spec, warmer in zip(config.exit_specs, temperatures, strict=True)
         ]
-        config.exits = [asdict(spec) for spec in specs]
+        config.exits = [spec.to_dict() for spec in specs]
     config.max_tokens = runner.limit
     tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}

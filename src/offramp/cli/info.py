@@ -134,9 +134,9 @@ def _written(name: str, facts: dict[str, Any]) -> str:
     if not facts["tokenizer"]:
         lines.append("  tokenizer   none: put the backbone's tokenizer files beside the model before it reads texts")
     lines.append("")
-    lines.append("  layer  head    reads" + ("             keeps up to there" if kept else ""))
+    lines.append("  layer  head      reads" + ("           keeps up to there" if kept else ""))
     for spec in facts["exits"]:
-        line = f"  {spec['layer']:>5}  {spec['head']:<7} {spec['pooling']}"
+        line = f"  {spec['layer']:>5}  {spec['head']:<9} {spec['pooling']}"
         if kept:
             heads, channels = (sum(kept[name][: spec["layer"]]) / spec["layer"] for name in ("heads", "channels"))
             line = f"{line:<34}{heads:.1f} heads, {channels:.0f} channels per layer"

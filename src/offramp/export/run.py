@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def _is_calibrated(file: Path) -> bool:
 def store(making: Making, made: Made, config: AdaptiveConfig | None = None, evidence: str | None = None) -> Export:
     """All files of an export, or none; with a `config`, the policy that was chosen for it and the evidence."""
     model, options, folder = making.model, making.options, folder_of(making.model)
-    specs = {spec.layer: asdict(spec) for spec in model.config.exit_specs}
+    specs = {spec.layer: spec.to_dict() for spec in model.config.exit_specs}
     names = [f"exit-{point.layer}.onnx" for point in making.points]
     told = Export(
         options.backend,

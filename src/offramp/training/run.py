@@ -149,6 +149,8 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         problem_type=task.problem.name,
         lte=recipe.lte,
         fresh_head=settings.fresh_head,
+        queries=settings.queries,
+        query_width=settings.query_width,
     )
 
 
@@ -181,7 +183,14 @@ def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
 
 def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> AdaptiveModel:
     """What `--recipe plain` left, with exits for another recipe."""
-    asked = ExitOptions(settings.exits, _heads(settings, recipe), settings.pooling, lte=recipe.lte)
+    asked = ExitOptions(
+        settings.exits,
+        _heads(settings, recipe),
+        settings.pooling,
+        lte=recipe.lte,
+        queries=settings.queries,
+        query_width=settings.query_width,
+    )
     more = add_exits(model.config, model.state_dict(), asked)
     whole = AdaptiveModel(more.config)
     whole.load_state_dict(more.weights, strict=False)

@@ -16,10 +16,11 @@ __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 LEAST = dict.fromkeys(("batch_size", "eval_batch_size", "accumulation", "max_length", "train_rows"), 1)
+LEAST |= dict.fromkeys(("queries", "query_width"), 1)
 LEAST |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
 LEAST |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed"), 0)
 ABOVE_0 = ("learning_rate", "head_learning_rate", "adam_epsilon")
-MOST = {"seed": 2**32 - 1}  # what NumPy takes
+MOST = {"seed": 2**32 - 1, "queries": 4096, "query_width": 4096}  # what NumPy takes; what a config allows
 LARGEST = 10**12  # of anything else that is counted: what is larger is a slip
 # options that are a number or a list: of which kinds, the word that may stand for it, and how a message calls it
 SEVERAL: dict[str, tuple[tuple[type, ...], str | None, str]] = {
@@ -61,7 +62,9 @@ class Settings:
     max_length: int | None = option(None, "data", "tokens of a text; the rest is cut off")
 
     exits: Any = option("all", "model", "the layers with an exit: all, or 2,4,6", metavar="LAYERS")
-    heads: str = option("auto", "model", "linear, pooler, shared, family")
+    heads: str = option("auto", "model", "linear, pooler, shared, family, attention")
+    queries: int = option(4, "model", "with attention: learned queries of a head")
+    query_width: int = option(64, "model", "with attention: numbers that a query reads")
     pooling: str = option("auto", "model", "what a head reads: first (as the published recipes did) or mean")
     num_layers: int | None = option(None, "model", "only the encoder's first layers", metavar="K")
     fresh_head: bool = option(False, "model", "leave a classifier's own head out and train a new one")
@@ -75,7 +78,9 @@ class Settings:
     eval_batch_size: int = option(64, "training", "the same on dev")
     accumulation: int = option(1, "training", "batches per update")
     learning_rate: float | None = option(None, "training", "its peak")
-    head_learning_rate: float | None = option(None, "training", "the heads' (1e-3 for bare linear ones, else as all)")
+    head_learning_rate: float | None = option(
+        None, "training", "the heads' (1e-3 for linear ones and attention, else as all)"
+    )
     weight_decay: float | None = option(None, "training", "AdamW's")
     adam_epsilon: float = option(1e-8, "training", "AdamW's")
     warmup: float | None = option(None, "training", "steps; below 1 a share of all steps")

@@ -57,8 +57,10 @@ class ExitTrainer(Trainer):
         self.stage, self.recipe, self.weighing = stage, recipe, weighing
         self.frozen = _freeze(model, stage)
         self.projected = _projected(model) if stage.parts is not None else []
-        linear = [spec.layer for spec in model.config.exit_specs if spec.head == "linear"]
-        self.bare = {*(f"exits.{layer}.classifier" for layer in linear), "exits.lte"}
+        specs = model.config.exit_specs
+        linear = [f"exits.{spec.layer}.classifier." for spec in specs if spec.head == "linear"]
+        attention = [f"exits.{spec.layer}." for spec in specs if spec.head == "attention"]
+        self.quick = (*linear, *attention, "exits.lte.")
         self.projection: Projection | None = None  # of the last batch
         self._micro = 0  # batches since the last update
         model.gradient_equilibrium = stage.equilibrium
@@ -213,13 +215,13 @@ class ExitTrainer(Trainer):
         return list(groups.values())
 
     def _rate(self, name: str) -> float:
-        """A parameter's learning rate: heads may have one of their own, and bare linear ones have a quick one."""
+        """A parameter's learning rate: heads may have one of their own, and those that begin from nothing a quick one."""
         usual, heads = self.args.learning_rate, self.weighing.head_learning_rate
         if not name.startswith("exits."):
             return usual
         if heads is not None:
             return heads
-        return max(usual, QUICK) if name.rsplit(".", 1)[0] in self.bare and not self.recipe.faithful else usual
+        return max(usual, QUICK) if name.startswith(self.quick) and not self.recipe.faithful else usual
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The library's schedules; a warm-up given as a share is not rounded to whole steps."""
