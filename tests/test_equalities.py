@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from offramp import AdaptiveModel, policies
 from offramp.policies import Policy
+from offramp.policies.judged import sureness
 from offramp.problems import MULTI_LABEL
+from offramp.stepper import Said
 from tests.tiny import FAMILY_NAMES, livelier, random_batch
 
 CLOSE = {"atol": 5e-5, "rtol": 1e-4}
@@ -82,9 +84,21 @@ def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: fl
         ]
         if problem.is_one_class:
             chosen += [policies.Vote(2), policies.Vote(0.9, 1.0)]
+    chosen.append(judged(model, out.exit_logits, share))
     if out.exit_uncertainty is not None:
         chosen.append(policies.Learned(in_a_gap(out.exit_uncertainty[:, :-1], share)))
     return chosen
+
+
+def judged(model: AdaptiveModel, logits: torch.Tensor, share: float) -> Policy:
+    """A judge of another opinion at every exit, its threshold in a gap between the rows' risks."""
+    judge = [tuple(values) for values in torch.linspace(-0.5, 0.7, 2 * (logits.shape[1] - 1)).view(2, -1).tolist()]
+    memory, risks = None, []
+    for place, (offset, slope) in enumerate(zip(*judge, strict=True)):
+        said = Said(place + 1, place + 1, model.config.problem, logits[:, place])
+        sure, memory = sureness(said, memory)
+        risks.append(torch.sigmoid(offset - slope * sure))
+    return policies.Judged(in_a_gap(torch.stack(risks), share), *judge)
 
 
 def rows_of(batch: dict[str, torch.Tensor], rows: torch.Tensor | slice | list[int]) -> dict[str, torch.Tensor]:

@@ -196,6 +196,7 @@ def test_the_table_of_policies_is_complete():
         "never",
         "patience",
         "patience-confidence",
+        "risk",
         "vote",
     ]
 

@@ -261,8 +261,8 @@ def _config(
 
 
 def _specs(layers: Sequence[int], style: tuple[str, str], asked: ExitOptions) -> list[ExitSpec]:
-    own = {"queries": asked.queries, "width": asked.query_width} if style[0] == "attention" else {}
-    return [ExitSpec(layer, *style, **own) for layer in layers]
+    own = (asked.queries, asked.query_width) if style[0] == "attention" else ()
+    return [ExitSpec(layer, *style, 1.0, *own) for layer in layers]
 
 
 def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tuple[str, str]:

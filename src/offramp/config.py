@@ -17,7 +17,7 @@ from offramp import policies
 from offramp.backbones import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import reading
-from offramp.policies import Policy
+from offramp.policies import Judged, Policy
 from offramp.problems import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
 from offramp.stepper import ExitPoint, Shape, points_on
 from offramp.thresholds import Threshold
@@ -294,7 +294,9 @@ class AdaptiveConfig(PreTrainedConfig):
     @property
     def shape(self) -> Shape:
         """What policies have to know."""
-        return Shape(self.problem, self.num_labels, self.exit_points, self.lte, self.faithful)
+        own = self.exit_policy
+        judge = (own.offsets, own.slopes) if isinstance(own, Judged) and own.is_fitted else None
+        return Shape(self.problem, self.num_labels, self.exit_points, self.lte, self.faithful, judge)
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""
@@ -303,6 +305,8 @@ class AdaptiveConfig(PreTrainedConfig):
         chosen = self.exit_policy if policy is None else policies.parse(policy)
         if threshold is not None:
             chosen = chosen.with_threshold(threshold)
+        if isinstance(chosen, Judged):  # risk:0.02 alone: by the judge that was fitted to this model
+            chosen = chosen.fitted_like(self.exit_policy)
         chosen.check(self.shape)
         return chosen
 

@@ -17,13 +17,16 @@ from torch import Tensor
 
 from offramp.problems import Problem
 
-__all__ = ["Batch", "ExitPoint", "Positions", "Said", "Shape", "Stepper", "points_on"]
+__all__ = ["Batch", "ExitPoint", "Judge", "Positions", "Said", "Shape", "Stepper", "points_on"]
 
 Batch = Mapping[str, Tensor]
 """input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
 
 Positions = NDArray[np.int64]
 """Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
+
+Judge = tuple[tuple[float, ...], tuple[float, ...]]
+"""Offsets and slopes of the policy `risk`, one of each per early exit."""
 
 State = TypeVar("State")
 
@@ -70,6 +73,7 @@ class Shape:
     exits: tuple[ExitPoint, ...]
     lte: bool = False
     faithful: bool = False
+    judge: Judge | None = None  # of the policy `risk`
 
 
 class Stepper(Protocol[State]):

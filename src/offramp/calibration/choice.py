@@ -16,7 +16,7 @@ from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.grids import grid
-from offramp.policies import Policy
+from offramp.policies import Judged, Policy
 from offramp.problems import Problem
 from offramp.traces.trace import Trace
 
@@ -41,9 +41,15 @@ class CalibrationOptions:
         """Whether one order of settings, from safe to risky, has to be found on other rows first."""
         return len(self.policies) > 1 or self.per_exit
 
+    @property
+    def judges(self) -> bool:
+        """Whether a judge has to be fitted on other rows first."""
+        return Judged.name in self.policies
+
     def left_to_test(self, rows: int) -> int:
         """How many of so many rows the test itself gets."""
         rows -= rows // 4 if self.temperature else 0
+        rows -= rows // 4 if self.judges else 0
         return rows - (rows // 2 if self.searches else 0)
 
 

@@ -100,6 +100,13 @@ class Risk:
     def __post_init__(self) -> None:
         self.promise.check(self.trace.problem, self.trace.labels is not None)
 
+    def at_every_exit(self) -> NDArray[Any]:
+        """What rows lose if all of them leave at an exit, (rows, exits)."""
+        trace, rows = self.trace, self.trace.rows
+        numbers = [(np.full(rows, point.number), np.full(rows, point.layer)) for point in trace.points]
+        each = [Replayed(*number, trace.answers_of(place)) for place, number in enumerate(numbers)]
+        return np.stack([self.losses(one) for one in each], 1)
+
     def losses(self, replayed: Replayed) -> NDArray[Any]:
         """One per row, of rows that left somewhere."""
         problem, tolerance = self.trace.problem, self.promise.tolerance

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from offramp import card
 from offramp import promise as promises
 from offramp.calibration.choice import SEED, CalibrationOptions, fastest, promised, shuffled, too_few
-from offramp.calibration.risks import Promise
+from offramp.calibration.judge import fit_judge, with_some_judge
+from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.search import check_per_exit
 from offramp.calibration.temperature import check_temperatures, fit_temperatures
@@ -92,7 +93,7 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
     shape, labelled = config.shape, data.labels is not None
     names = options.policies or (_usual(config),)
     for name in names:
-        grid(name, shape)  # says what is wrong with it
+        grid(name, with_some_judge(shape))  # says what is wrong with it
         if options.per_exit:
             check_per_exit(name, shape)
     if options.speedup is not None and options.per_exit:
@@ -120,6 +121,11 @@ def _calibrate(
         cut = len(order) // 4
         temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
         trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
+    if options.judges:
+        order = shuffled(trace)
+        cut = len(order) // 4
+        judge = fit_judge(Risk(promise, trace.take(np.sort(order[:cut]))))
+        trace = replace(trace.take(np.sort(order[cut:])), judge=judge)
     if options.speedup is not None:
         policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance)
     else:

@@ -31,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--of", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
     )
-    parser.add_argument("--policy", default="entropy", metavar="P", help="entropy, confidence or margin (entropy)")
+    parser.add_argument(
+        "--policy",
+        default="auto",
+        metavar="P",
+        help="entropy, confidence, margin or risk (the best of entropy and risk)",
+    )
+    parser.add_argument("--tolerance", type=float, metavar="T", help="of a regression: how far off an answer may be")
     parser.add_argument("--batch", type=int, default=32, metavar="N", help="rows that are served together (32)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
     add_data(parser, "The rows are those that training set aside.")
@@ -51,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.batch < 1:
         raise BadValue(f"batch is {args.batch}; it is at least 1.")
     arguments.check_threads(args.threads)
-    promise = Promise(args.of, args.risk, args.confidence)
+    promise = Promise(args.of, args.risk, args.confidence, tolerance=args.tolerance)
     config = AdaptiveModel.from_pretrained(args.model).config
     options = TuneOptions(args.backend, args.policy, args.batch, args.threads)
     found = tune(args.model, given(args), texts_for(args.model, config, given(args)), promise, options, say)

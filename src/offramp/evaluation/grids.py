@@ -16,6 +16,7 @@ from offramp.policies import (
     POLICIES,
     Confidence,
     Entropy,
+    Judged,
     Layer,
     Learned,
     Margin,
@@ -24,6 +25,7 @@ from offramp.policies import (
     Policy,
     Vote,
 )
+from offramp.policies.judged import NO_JUDGE
 from offramp.stepper import Shape
 
 __all__ = ["SIZE", "fitting", "grid", "parameter"]
@@ -60,7 +62,7 @@ def grid(
             raise BadValue("A regression's patience is drawn over the tolerance; leave --patience out.")
         made = [Patience(count) for count in sorted(patience, reverse=True)]
     elif thresholds is not None and kind not in (Patience, Layer):
-        rising = kind in (Entropy, PatienceConfidence, Learned)  # a larger threshold lets more leave
+        rising = kind in (Entropy, PatienceConfidence, Learned, Judged)  # a larger threshold lets more leave
         made = [made[0].with_threshold(float(number)) for number in sorted(thresholds, reverse=not rising)]
     for policy in made:
         policy.check(shape)
@@ -102,6 +104,12 @@ def _patience(shape: Shape) -> list[Policy]:
     return [Patience(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]
 
 
+def _risks(shape: Shape) -> list[Policy]:
+    if shape.judge is None:
+        raise BadValue(NO_JUDGE)
+    return [Judged(one, *shape.judge) for one in [0.0, *_log_odds(-CERTAIN, 1.0), 1.0]]
+
+
 MAKERS: dict[type[Policy], Callable[[Shape], list[Policy]]] = {
     Entropy: lambda shape: [Entropy(one) for one in _entropies(shape)],
     Confidence: lambda shape: [Confidence(one) for one in _probabilities(shape)],
@@ -110,5 +118,6 @@ MAKERS: dict[type[Policy], Callable[[Shape], list[Policy]]] = {
     PatienceConfidence: lambda shape: [PatienceConfidence(2, one) for one in _entropies(shape)],
     Vote: lambda shape: [Vote(float(count)) for count in range(len(shape.exits), 0, -1)],
     Learned: lambda shape: [Learned(one) for one in [0.0, *_log_odds(-CERTAIN, CERTAIN), 1.0]],
+    Judged: _risks,
     Layer: lambda shape: [Layer(point.layer) for point in reversed(shape.exits)],
 }

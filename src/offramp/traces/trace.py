@@ -37,7 +37,7 @@ from offramp.loop import run
 from offramp.policies import Policy
 from offramp.problems import PROBLEMS, Problem
 from offramp.spans.answers import answers_of, texts_of
-from offramp.stepper import ExitPoint, Said, Shape, points_on
+from offramp.stepper import ExitPoint, Judge, Said, Shape, points_on
 
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
@@ -74,6 +74,7 @@ class Trace:
     labels: Array | None = None
     reference: Array | None = None
     contexts: tuple[str, ...] | None = None  # of the questions; not in the file
+    judge: Judge | None = None  # of the policy `risk`, where one was fitted; not in the file
 
     def __len__(self) -> int:
         """How many answers there are: a row has one, or a question of several rows."""
@@ -103,7 +104,7 @@ class Trace:
     def shape(self) -> Shape:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
-        return Shape(self.problem, self.logits.shape[-1], self.points, has_lte, faithful)
+        return Shape(self.problem, self.logits.shape[-1], self.points, has_lte, faithful, self.judge)
 
     # -- answers and costs -----------------------------------------------------------------------
 

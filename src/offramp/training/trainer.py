@@ -215,7 +215,7 @@ class ExitTrainer(Trainer):
         return list(groups.values())
 
     def _rate(self, name: str) -> float:
-        """A parameter's learning rate: heads may have one of their own, and those that begin from nothing a quick one."""
+        """A parameter's learning rate: heads may have one of their own, and new ones have a quick one."""
         usual, heads = self.args.learning_rate, self.weighing.head_learning_rate
         if not name.startswith("exits."):
             return usual

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from offramp.batching import Text
 from offramp.calibration.choice import SEED, CalibrationOptions, promised
+from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import bound, check_folder
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.grids import grid
+from offramp.evaluation.grids import fitting, grid
 from offramp.export.folder import check_place, read_export
 from offramp.export.making import KEEPS, Made, Making
 from offramp.export.options import ExportOptions, Texts
@@ -30,16 +30,18 @@ from offramp.export.run import store
 from offramp.export.texts import unseen
 from offramp.loop import run
 from offramp.model import AdaptiveModel
-from offramp.policies import Policy
+from offramp.policies import Judged, Policy
 from offramp.runner import Runner
+from offramp.stepper import Shape
 from offramp.tasks.rows import DataOptions, TaskRows
-from offramp.traces.trace import Replayed, Trace
+from offramp.traces.trace import Trace
 from offramp.tuning.costs import Costs, measure
+from offramp.tuning.knobs import TUNABLE, knob
 from offramp.tuning.search import Candidate, search
 
-__all__ = ["TUNABLE", "TuneOptions", "Tuned", "tune"]
+__all__ = ["AUTO", "TuneOptions", "Tuned", "tune"]
 
-TUNABLE = ("entropy", "confidence", "margin")
+AUTO = "auto"
 SEARCHED = 4  # a quarter of the rows is for the search, the rest for the test
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
 TIMED = 512  # texts that segments, and at last the whole, are timed on
@@ -50,7 +52,7 @@ class TuneOptions:
     """What is asked for beside the promise."""
 
     backend: str = "onnx"
-    policy: str = "entropy"
+    policy: str = AUTO
     batch: int = 32  # rows that are served together
     threads: int | None = None
 
@@ -94,13 +96,14 @@ def tune(
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
-    if options.policy not in TUNABLE:
+    if options.policy not in (AUTO, *TUNABLE):
         raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
     if model.config.problem.is_span:
         raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
     if len(model.exits.points) == 1:
         raise BadValue("This model has no early exit that could be kept or left out.")
-    grid(options.policy, model.config.shape)  # says what is wrong with it
+    for name in policies_for(options.policy, model.config.shape):
+        grid(name, with_some_judge(model.config.shape))  # says what is wrong with it
 
 
 def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
@@ -130,13 +133,29 @@ def _found(
     uncut = whole.stepper(whole.make())
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        settings = grid(options.policy, trace.shape)
-        costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, settings[0])
-        losses = _losses(trace, promise)
-        found = search(trace, settings, costs, options.batch, losses, MARGIN * promise.risk, _allowed(made))
+        asked = grid(policies_for(options.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
+        costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, asked)
+        found = candidates(trace, promise, costs, options, _allowed(made))
     layers = [point.layer for point in making.points]
-    lines = [_told(costs), *(_line(one, layers) for one in found[:3])]
-    return (found[0] if found else None), lines
+    return (found[0] if found else None), [_told(costs), *(_line(one, layers) for one in found[:3])]
+
+
+def policies_for(name: str, shape: Shape) -> list[str]:
+    """The policies to try: the one that was asked for, or the certainty that fits and the judge."""
+    if name != AUTO:
+        return [name]
+    return [one for one in fitting(with_some_judge(shape)) if one in ("entropy", "risk")]
+
+
+def candidates(
+    trace: Trace, promise: Promise, costs: Costs, options: TuneOptions, allowed: Sequence[int]
+) -> list[Candidate]:
+    """Sets of exits with their settings, quickest first."""
+    losses, found = Risk(promise, trace).at_every_exit(), []
+    for name in policies_for(options.policy, trace.shape):
+        turn = knob(name, trace, losses)
+        found += search(trace, turn, costs, options.batch, losses, MARGIN * promise.risk, allowed)
+    return sorted(found, key=lambda one: one.seconds)
 
 
 def _allowed(made: Made) -> list[int]:
@@ -154,7 +173,7 @@ def _tested(
     runner, layers = making.runner(made), tuple(point.layer for point in making.points)
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        chosen, evidence = promised(trace, promise, CalibrationOptions((options.policy,)), origin)
+        chosen, evidence = promised(_judged(trace, best.policy), promise, _asked(best.policy), origin)
         if chosen is None:
             return Tuned(layers, None, evidence["sentence"])
         seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
@@ -173,6 +192,15 @@ def _tested(
     return Tuned(layers, chosen, evidence["sentence"])
 
 
+def _judged(trace: Trace, policy: Policy) -> Trace:
+    """With the judge of a policy that has one."""
+    return replace(trace, judge=(policy.offsets, policy.slopes)) if isinstance(policy, Judged) else trace
+
+
+def _asked(policy: Policy) -> CalibrationOptions:
+    return CalibrationOptions((policy.name,))
+
+
 def _seconds(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
     """Of a row, the best of three passes in batches of so many."""
     spent = []
@@ -184,16 +212,6 @@ def _seconds(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -
                     run(runner.stepper, batch, policy)
         spent.append(time.perf_counter() - start)
     return min(spent) / len(texts)
-
-
-def _losses(trace: Trace, promise: Promise) -> Any:
-    """What a row loses if it leaves at each exit, (rows, exits)."""
-    risk, rows = Risk(promise, trace), trace.rows
-    each = []
-    for place, point in enumerate(trace.points):
-        there = Replayed(np.full(rows, point.number), np.full(rows, point.layer), trace.answers_of(place))
-        each.append(risk.losses(there))
-    return np.stack(each, 1)
 
 
 def _told(costs: Costs) -> str:

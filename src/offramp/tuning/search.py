@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from offramp.policies import Policy
 from offramp.traces.trace import Trace
 from offramp.tuning.costs import Costs
+from offramp.tuning.knobs import Knob
 
 __all__ = ["Candidate", "search"]
 
@@ -32,7 +33,7 @@ class Candidate:
 
 def search(
     trace: Trace,
-    policies: Sequence[Policy],
+    turn: Knob,
     costs: Costs,
     size: int,
     losses: Any,
@@ -41,15 +42,14 @@ def search(
 ) -> list[Candidate]:
     """The best threshold of every set of exits, quickest first; what exceeds the risk on these rows is left out.
 
-    `losses` is a row's loss if it left at each exit, (rows, exits); `policies` go from safe to risky; `allowed` are the
-    places of early exits that may be kept.
+    `losses` is a row's loss if it left at each exit, (rows, exits); `allowed` are the places of early exits that may be
+    kept.
     """
-    leaves = _leaves(trace, policies)  # (policies, rows, exits)
     order = np.argsort(trace.lengths, kind="stable")  # as they are batched
     found = []
     for places in _sets(allowed, len(trace.points) - 1):
-        asked = leaves[:, :, list(places)]
-        asked[:, :, -1] = True
+        policies, leaves = turn(places)
+        asked = np.concatenate([leaves, np.ones_like(leaves[:, :, :1])], axis=2)
         where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
         each = losses[np.arange(trace.rows), np.asarray(places)[where]].mean(1)
         fine = np.flatnonzero(each <= risk)
@@ -65,12 +65,6 @@ def _sets(allowed: Sequence[int], last: int) -> Iterator[tuple[int, ...]]:
     for count in range(1, min(MOST, len(allowed)) + 1):
         for early in combinations(allowed, count):
             yield (*early, last)
-
-
-def _leaves(trace: Trace, policies: Sequence[Policy]) -> NDArray[np.bool_]:
-    """Who would leave where, at each setting, whatever came before: policies by threshold remember nothing."""
-    said = trace.said()
-    return np.stack([np.stack([policy.step(one, None)[0].numpy() for one in said], 1) for policy in policies])
 
 
 def _seconds(where: NDArray[np.int64], places: tuple[int, ...], costs: Costs, size: int) -> float:

@@ -1,0 +1,114 @@
+"""An exit's own certainty, compared with a threshold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from offramp.errors import BadValue
+from offramp.policies.policy import Memory, Policy, refuse_regression
+from offramp.stepper import Said, Shape
+from offramp.thresholds import Threshold, check_list, threshold_at, thresholds
+
+__all__ = ["ByThreshold", "Confidence", "Entropy", "Learned", "Margin"]
+
+
+@dataclass(frozen=True)
+class ByThreshold(Policy):
+    """A policy with one threshold for all exits, or one per exit."""
+
+    limit: ClassVar[float] = 1.0
+    threshold: Threshold
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, self.limit))
+
+    def at(self, exit_number: int) -> float:
+        """The threshold of an exit, numbered from 1."""
+        return threshold_at(self.threshold, exit_number)
+
+    def check(self, shape: Shape) -> None:
+        """Refuse a list of thresholds that does not fit the exits."""
+        check_list(self.name, self.threshold, shape.exits)
+
+
+@dataclass(frozen=True)
+class _ByProbability(ByThreshold):
+    """One that reads class probabilities, which a regression has not."""
+
+    def check(self, shape: Shape) -> None:
+        """Refuse regression (unless the original allowed it) and lists that do not fit."""
+        super().check(shape)
+        refuse_regression(self.name, shape)
+
+
+@dataclass(frozen=True)
+class Entropy(_ByProbability):
+    """Leave when the entropy of the answer is below `threshold`, strictly (DeeBERT, arXiv:2004.12993).
+
+    0 never leaves; above ln(classes) everybody leaves at the first exit.
+    """
+
+    name: ClassVar[str] = "entropy"
+    example: ClassVar[str] = "entropy:0.2"
+    limit: ClassVar[float] = math.inf
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's entropy with the exit's threshold."""
+        return said.problem.entropy(said.logits.float()) < self.at(said.exit), {}
+
+
+@dataclass(frozen=True)
+class Confidence(_ByProbability):
+    """Leave when the largest probability reaches `threshold`; multi-label: when every label is that sure."""
+
+    name: ClassVar[str] = "confidence"
+    example: ClassVar[str] = "confidence:0.9"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's largest probability with the exit's threshold."""
+        return said.problem.confidence(said.logits.float()) >= self.at(said.exit), {}
+
+
+@dataclass(frozen=True)
+class Margin(_ByProbability):
+    """Leave when the two largest probabilities lie `threshold` apart; multi-label: the smallest |2p − 1|."""
+
+    name: ClassVar[str] = "margin"
+    example: ClassVar[str] = "margin:0.8"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's margin with the exit's threshold."""
+        return said.problem.margin(said.logits.float()) >= self.at(said.exit), {}
+
+    def check(self, shape: Shape) -> None:
+        """Refuse regression and lists that do not fit."""
+        super().check(shape)
+        refuse_regression(self.name, replace(shape, faithful=False))  # one output has no second class
+
+
+@dataclass(frozen=True)
+class Learned(ByThreshold):
+    """Leave when the LTE module thinks the exit is unlikely to be wrong (BERxiT, EACL 2021).
+
+    The threshold is on the original's UNcertainty: low means leave, strictly below. Serves regression too.
+    """
+
+    name: ClassVar[str] = "learned"
+    example: ClassVar[str] = "learned:0.1"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare each row's estimated uncertainty with the exit's threshold."""
+        assert said.uncertainty is not None  # check() saw to it
+        return said.uncertainty.float() < self.at(said.exit), {}
+
+    def check(self, shape: Shape) -> None:
+        """Refuse a model without the module, and lists that do not fit."""
+        if not shape.lte:
+            raise BadValue(
+                "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
+            )
+        super().check(shape)

@@ -1,0 +1,63 @@
+"""The same depth for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from offramp.errors import BadValue
+from offramp.policies.policy import Memory, Policy
+from offramp.stepper import ExitPoint, Said, Shape
+from offramp.thresholds import count
+
+__all__ = ["Layer", "Never"]
+
+
+@dataclass(frozen=True)
+class Layer(Policy):
+    """Leave at a fixed layer: a static model of that depth."""
+
+    name: ClassVar[str] = "layer"
+    example: ClassVar[str] = "layer:6"
+    layer: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layer", count(self.name, "layer", self.layer))
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Everybody leaves at that layer."""
+        return torch.full((len(said.logits),), said.layer == self.layer, device=said.logits.device), {}
+
+    def listens(self, point: ExitPoint) -> bool:
+        """Only to the exit on that layer, not to an untrained ramp beside it."""
+        return point.layer == self.layer and not point.is_ramp
+
+    def check(self, shape: Shape) -> None:
+        """Refuse a layer without an exit."""
+        layers = sorted({point.layer for point in shape.exits})
+        if self.layer not in layers:
+            raise BadValue(f"No exit sits on layer {self.layer}; this model's exits are on {_listed(layers)}.")
+
+
+@dataclass(frozen=True)
+class Never(Policy):
+    """Nobody leaves before the last exit: the full model."""
+
+    name: ClassVar[str] = "never"
+    example: ClassVar[str] = "never"
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Nobody leaves."""
+        return torch.zeros(len(said.logits), dtype=torch.bool, device=said.logits.device), {}
+
+    def listens(self, point: ExitPoint) -> bool:
+        """To no exit but the last, which always answers."""
+        return False
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ", ".join(str(layer) for layer in layers)

@@ -1,0 +1,80 @@
+"""What a policy is: from what the exits have said so far, who may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from offramp.errors import BadValue
+from offramp.stepper import ExitPoint, Said, Shape
+from offramp.thresholds import Threshold
+
+__all__ = ["Memory", "Policy", "refuse_regression"]
+
+Memory = Mapping[str, Tensor]
+"""What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """From what the exits have said so far, who may leave.
+
+    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. It decides in float32, as a trace
+    keeps the answers, so that live and replayed decisions are the same. The last exit is never asked; everybody leaves
+    there. A model is checked once, before it runs.
+    """
+
+    name: ClassVar[str]
+    example: ClassVar[str]  # how one is written
+
+    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Which rows leave at this exit, and what to remember of each row."""
+        raise NotImplementedError
+
+    def listens(self, point: ExitPoint) -> bool:
+        """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
+        return True
+
+    def check(self, shape: Shape) -> None:
+        """Refuse a model that this policy cannot serve."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and numbers, as they stand in a model's config."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"name": self.name} | {
+            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+        }
+
+    def with_threshold(self, threshold: Threshold) -> Policy:
+        """The same policy with another threshold."""
+        if not any(field.name == "threshold" for field in fields(self)):
+            raise BadValue(f"Policy {self.name!r} has no threshold to set; name a policy that has one.")
+        changed: dict[str, Any] = {"threshold": threshold}
+        return replace(self, **changed)
+
+    def __str__(self) -> str:
+        values = [(getattr(self, field.name), field.default) for field in fields(self)]
+        while len(values) > 1 and values[-1][0] == values[-1][1]:  # what need not be said
+            values.pop()
+        return ":".join([self.name, *(_written(value) for value, _ in values)])
+
+
+def _written(number: float | tuple[float, ...] | None) -> str:
+    if number is None:
+        return ""
+    if isinstance(number, tuple):
+        return ",".join(_written(one) for one in number)
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
+
+
+def refuse_regression(policy: str, shape: Shape) -> None:
+    """A regression has no class probabilities, whatever the originals did."""
+    if shape.problem.is_regression and not shape.faithful:
+        raise BadValue(
+            f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
+            "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."
+        )
