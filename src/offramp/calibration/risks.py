@@ -39,6 +39,7 @@ class Promise:
     confidence: float = 0.95
     test: str = "auto"
     tolerance: float | None = None  # of a regression
+    reference: str | None = None  # whose answers are to be kept, where not the full model's
 
     def __post_init__(self) -> None:
         if self.of not in RISKS:
@@ -87,6 +88,8 @@ class Promise:
             words = ("answers further than", "from the full model's")
             words = words if self.of == "disagreement" else ("answers lost, which are right within", "of the label")
             of = f"{words[0]} {self.tolerance:g} {words[1]}"
+        if self.reference is not None:
+            of = of.replace("the full model", self.reference)
         return f"at most {100 * self.risk:g} % {of}"
 
 

@@ -34,7 +34,7 @@ from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
 from offramp.traces.trace import Trace
 
-__all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder"]
+__all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
 
 
 GATED = "The full model is this one at its full depth, its gates at work."
@@ -134,18 +134,24 @@ def _calibrate(
         choice = choice | {"sentence": f"{choice['sentence']} {DYNAMIC}"}
     if trace.kept is not None:
         choice = choice | {"sentence": f"{choice['sentence']} {GATED}"}
-    evidence = choice | {
-        "policy": None if policy is None else str(policy),
-        "rows": len(trace),
-        "seed": SEED,
-        "temperatures": None if temperatures is None else temperatures.tolist(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
-    }
+    evidence = whole_evidence(choice, policy, trace)
+    evidence["temperatures"] = None if temperatures is None else temperatures.tolist()
     if policy is not None:
         announce(evidence["sentence"])
         write(folder, runner, policy, evidence, temperatures)
     return CalibrationResult(policy, evidence["sentence"], evidence)
+
+
+def whole_evidence(choice: dict[str, Any], policy: Policy | None, trace: Trace) -> dict[str, Any]:
+    """What a choice rests on, and what it is about."""
+    return choice | {
+        "policy": None if policy is None else str(policy),
+        "rows": len(trace),
+        "seed": SEED,
+        "temperatures": None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
+    }
 
 
 def _usual(config: AdaptiveConfig) -> str:

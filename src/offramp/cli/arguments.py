@@ -12,7 +12,7 @@ from offramp.loading import BACKENDS, DTYPES
 if TYPE_CHECKING:
     from offramp.runner import Runner
 
-__all__ = ["add_machine", "add_model", "add_output", "add_policy", "load", "numbers"]
+__all__ = ["add_machine", "add_model", "add_output", "add_policy", "check_threads", "layers", "load", "numbers"]
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -53,7 +53,7 @@ def add_policy(parser: Options, default: str) -> None:
         "--policy",
         metavar="P",
         help="who may leave: entropy:0.2, confidence:0.9, margin:0.8, patience:6, patience:3:0.1 (regression), "
-        f"patience-confidence:2:0.3, vote:3, learned:0.1, layer:6, never ({default})",
+        f"patience-confidence:2:0.3, vote:3, learned:0.1, risk:0.02 (once fitted), layer:6, never ({default})",
     )
 
 
@@ -68,3 +68,8 @@ def numbers(written: str) -> float | tuple[float, ...]:
     if "," in written:
         return tuple(float(one) for one in written.split(","))
     return float(written)
+
+
+def layers(written: str) -> list[int]:
+    """Layers between commas."""
+    return [int(one) for one in written.split(",")]

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "answer depends on its neighbours; none: float32 (the quickest of static and token that keeps the answers)",
     )
     parser.add_argument("--no-smooth", action="store_true", help="leave outliers of activations where they are")
-    parser.add_argument("--exits", type=layers, metavar="L", help="where to cut: 4,8,12 (at every exit)")
+    parser.add_argument("--exits", type=arguments.layers, metavar="L", help="where to cut: 4,8,12 (at every exit)")
     parser.add_argument(
         "--one-file",
         nargs="?",
@@ -57,11 +57,6 @@ def _one_file(args: argparse.Namespace) -> int:
     file, policy = write_one_file(Path(args.model), args.one_file or None)
     say(f"Wrote {file}, which leaves by {policy.name}; its metadata tell the threshold {policy}.")
     return 0
-
-
-def layers(written: str) -> list[int]:
-    """Layers between commas."""
-    return [int(one) for one in written.split(",")]
 
 
 def run(args: argparse.Namespace) -> int:

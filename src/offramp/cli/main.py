@@ -25,6 +25,7 @@ from offramp.errors import OfframpError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
+    "adapt": "make your fine-tuned classifier faster, with a promise about its answers; no labels needed",
     "train": "put exits on an encoder and train them, by any of the published recipes",
     "evaluate": "say what every exit is worth and what every policy costs",
     "compare": "lay the curves of several evaluations side by side",

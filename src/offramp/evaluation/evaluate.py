@@ -125,8 +125,15 @@ def planned(runner: Runner, options: EvaluationOptions) -> Plan:
     return Plan(grids, None if chosen is None else runner.config.choose(chosen))
 
 
-def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: EvaluationOptions) -> dict[str, Any]:
-    """Everything that a report tells, as plain values."""
+def scored(
+    scorer: Scorer,
+    runner: Runner,
+    data: TaskRows,
+    plan: Plan,
+    options: EvaluationOptions,
+    against: Runner | None = None,
+) -> dict[str, Any]:
+    """Everything that a report tells, as plain values; `against` is what seconds are compared with."""
     trace, config = scorer.trace, runner.config
     lines = {name: scorer.curve(policies) for name, policies in plan.grids.items()}
     policy = plan.chosen or parse(cheapest(next(iter(lines.values())), USUAL).policy)
@@ -149,7 +156,7 @@ def scored(scorer: Scorer, runner: Runner, data: TaskRows, plan: Plan, options: 
         "questions": _official(trace, data, policy),
     }
     if options.live:
-        results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))])
+        results |= live(runner, data, trace, [chosen.point, *_along(lines.get(policy.name, []))], against)
         seconds = {point["policy"]: point["seconds"] for point in results["live"]}
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
@@ -208,11 +215,13 @@ def flat(chosen: Chosen) -> dict[str, Any]:
     return asdict(chosen.point) | {key: value for key, value in asdict(chosen).items() if key != "point"}
 
 
-def live(runner: Runner, data: TaskRows, trace: Trace, points: list[Point]) -> dict[str, Any]:
+def live(
+    runner: Runner, data: TaskRows, trace: Trace, points: list[Point], against: Runner | None = None
+) -> dict[str, Any]:
     """Seconds of some points and of the plain model; layers beside them are of the same rows."""
     by_policy = {point.policy: point for point in points}
     policies = [parse(policy) for policy in by_policy]
-    timing = race(runner, data.rows.texts, policies)
+    timing = race(runner, data.rows.texts, policies, against=against)
     timed = []
     for point, policy, seconds in zip(by_policy.values(), policies, timing.seconds, strict=True):
         rows = timing.places if trace.question is None else np.isin(trace.question, timing.places)

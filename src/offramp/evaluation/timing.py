@@ -33,24 +33,28 @@ class Race:
     seconds: list[float]  # of each policy
 
 
-def race(runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS) -> Race:
-    """Time every policy and the plain encoder."""
+def race(
+    runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS, against: Runner | None = None
+) -> Race:
+    """Time every policy and the plain encoder, which may be another model's (`against`)."""
     places = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
     some = [texts[place] for place in places]
-    stepper = runner.stepper
-    ways: list[Callable[[Batch], Tensor]] = [stepper.plain, *(partial(_leave, runner, policy) for policy in policies)]
+    plain = against or runner
+    ways: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(plain, plain.stepper.plain)]
+    ways += [(runner, partial(_leave, runner, policy)) for policy in policies]
     spent: list[list[float]] = [[] for _ in ways]
     turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
     for turn, way in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
+        which, answer = ways[way]
         start = time.perf_counter()
-        for chunk in runner.chunks(some, progress=False, quiet=True):
-            with stepper.answering():
+        for chunk in which.chunks(some, progress=False, quiet=True):
+            with which.stepper.answering():
                 for batch in chunk.batches():
-                    ways[way](batch).cpu()
+                    answer(batch).cpu()
         if turn:
             spent[way].append(time.perf_counter() - start)
-    plain, *others = (statistics.median(seconds) for seconds in spent)
-    return Race(places, plain, others)
+    full, *others = (statistics.median(seconds) for seconds in spent)
+    return Race(places, full, others)
 
 
 def _leave(runner: Runner, policy: Policy, batch: Batch) -> Tensor:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.backends.segments import SegmentStepper
 from offramp.batching import Text
 from offramp.policies import Policy
-from offramp.runner import Runner
+from offramp.runner import Backend, Runner
 
 __all__ = ["Costs", "measure"]
 
@@ -34,7 +33,7 @@ class Costs:
         return float(np.interp(rows[rows > 0], self.rows, seconds).sum())
 
 
-def measure(runner: Runner, uncut: SegmentStepper, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
+def measure(runner: Runner, uncut: Backend, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
     """Run rows of the usual length through every segment, and through the model without cuts, one to `size` at once."""
     chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
     stepper, order = runner.stepper, chunk.order

@@ -1,0 +1,294 @@
+"""`adapt(model, texts, …)`: exits that imitate the model, the quickest of them, and a promise about its answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from offramp import card
+from offramp.adapting.imitation import ImitationOptions, imitate
+from offramp.adapting.original import cut_to, with_new_exits
+from offramp.adapting.possible import possible
+from offramp.adapting.states import States, record_states
+from offramp.adapting.texts import Parts, read_parts, task_of
+from offramp.adapting.work import Work, work_beside
+from offramp.attach import ExitOptions
+from offramp.batching import Text
+from offramp.calibration.choice import CalibrationOptions, promised
+from offramp.calibration.judge import with_some_judge
+from offramp.calibration.risks import Promise
+from offramp.calibration.run import bound, whole_evidence
+from offramp.errors import BadInput
+from offramp.evaluation.evaluate import EvaluationOptions, obtain_trace, planned, scored
+from offramp.evaluation.grids import grid
+from offramp.evaluation.points import Scorer
+from offramp.export.options import ExportOptions, Texts
+from offramp.files.reading import Source
+from offramp.files.writing import check_free, staged_folder, write_together
+from offramp.loading import load
+from offramp.model import AdaptiveModel
+from offramp.report.page import render
+from offramp.runner import Runner
+from offramp.tasks.rows import TaskRows
+from offramp.traces.about import cpu_name
+from offramp.traces.hashes import hashes_of
+from offramp.training.holdout import UNKNOWN, earlier_rows, read_hashes, write_hashes
+from offramp.tuning.choosing import TuneOptions, candidates, judged_by, line_of, policies_for, told
+from offramp.tuning.costs import measure
+from offramp.tuning.search import Candidate
+
+__all__ = ["AdaptOptions", "Adapted", "adapt"]
+
+logger = logging.getLogger("offramp")
+
+ORIGIN = "of yours that nothing else used"
+UNSURE = f"{ORIGIN} (whether it was trained on some of them is not known)"
+SCALES, CHECKED, TIMED = 256, 512, 512
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """What is asked for beside the promise."""
+
+    output: str
+    exits: ExitOptions = field(default_factory=lambda: ExitOptions(heads="attention"))
+    imitation: ImitationOptions = field(default_factory=ImitationOptions)
+    tuning: TuneOptions = field(default_factory=lambda: TuneOptions("torch"))
+    int8: str = "auto"
+    max_length: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What was found; without layers nothing was written."""
+
+    layers: tuple[int, ...]
+    sentence: str
+    measured: str = ""
+
+
+def adapt(
+    name: str, source: Source, promise: Promise, options: AdaptOptions, say: Callable[[str], None] = lambda line: None
+) -> Adapted:
+    """Make a faster model of a fine-tuned one and texts; no labels are needed."""
+    output = Path(options.output)
+    check_free(output, options.overwrite)
+    model = with_new_exits(name, options.exits, options.max_length)
+    promise.check(model.config.problem, labelled=False)
+    promise = replace(promise, reference=Path(name).name)
+    roles = read_hashes(Path(name))
+    parts = read_parts(source, promise, roles.get("train", np.empty(0, np.uint64)))
+    say(parts.told()[0].upper() + parts.told()[1:] + ".")
+    with staged_folder(output, options.overwrite) as new:
+        work = work_beside(output, _about(model, parts, options), options.resume)
+        job = Job(name, model, parts, promise, options, work, new, say, roles)
+        made = job.run()
+        if made.layers:
+            work.remove()
+    if not made.layers:
+        work.remove()
+    return made
+
+
+def _about(model: AdaptiveModel, parts: Parts, options: AdaptOptions) -> dict[str, Any]:
+    """What a run that is resumed has to have in common with the one that was interrupted."""
+    texts = hashes_of([*parts.training, *parts.choice, *parts.test])
+    settings = {"exits": asdict(options.exits), "imitation": asdict(options.imitation), "length": options.max_length}
+    weights = [float(value.double().abs().sum()) for key, value in model.backbone.state_dict().items()]
+    return {"weights": sum(weights), "texts": int(texts.sum(dtype=np.uint64)), "count": len(texts), **settings}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run's parts."""
+
+    name: str
+    model: AdaptiveModel  # with an exit wherever one may be
+    parts: Parts
+    promise: Promise
+    options: AdaptOptions
+    work: Work
+    new: Path  # the folder that becomes the output
+    say: Callable[[str], None]
+    roles: dict[str, NDArray[np.uint64]]
+
+    def run(self) -> Adapted:
+        """States, heads, exits, promise, report."""
+        states = self._states()
+        self._check_answers(states)
+        self._heads(states)
+        way = self._exported if self.options.tuning.backend != "torch" else self._in_torch
+        layers, no = way()
+        if no is not None:
+            return Adapted((), no)
+        runner = load(self.new, self.options.tuning.backend, threads=self.options.tuning.threads)
+        assert runner.config.calibrated is not None
+        measured = self._report(runner)
+        self._rename()
+        return Adapted(tuple(layers), runner.config.calibrated["sentence"], measured)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def _states(self) -> States:
+        states = self.work.states()
+        if states is None:
+            self.say(f"The encoder of {self.name} reads the texts to learn from, once.")
+            states = record_states(self.model, self.parts.training, self.work.folder)
+            self.work.keep_states(states)
+        return states
+
+    def _check_answers(self, states: States) -> None:
+        """Refuse a model that says the same about everything."""
+        answers = self.model.config.problem.answers(states.teacher.numpy())
+        if not self.model.config.problem.is_regression and len(np.unique(answers, axis=0)) == 1:
+            said = self.model.config.problem.say(answers[0], self.model.config.labels)
+            raise BadInput(f"{self.name} answers all texts with {said}: there is nothing to tell apart.")
+
+    def _heads(self, states: States) -> None:
+        """Early exits learn to answer as the last one does."""
+        heads = [self.model.exits.at(point) for point in self.model.exits.points[:-1]]
+        kept = self.work.heads()
+        if kept is None:
+            began = time.monotonic()
+            with tqdm(total=100, unit=" %", desc="exits", delay=2, leave=False, disable=None) as bar:
+
+                def tell(share: float, loss: float) -> None:
+                    bar.update(int(100 * share) - bar.n)
+
+                epochs = imitate(heads, states, self.model.config.problem, self.options.imitation, tell)
+            self.say(
+                f"{len(heads)} exits learnt from its answers: {epochs:.1f} epochs, {time.monotonic() - began:.0f} s."
+            )
+            kept = dict(self.model.exits.state_dict())
+            self.work.keep_heads(kept)
+        self.model.exits.load_state_dict(kept)
+
+    # -- choosing and promising ------------------------------------------------------------------
+
+    def _in_torch(self) -> tuple[list[int], str | None]:
+        """The layers of the exits that are kept, and, where there is no promise, why."""
+        tuning, data, points = self.options.tuning, self._rows(self.parts.choice), self.model.exits.points
+        runner = self.model.runner()
+        trace = obtain_trace(runner, data, self._file("choice"))
+        asked = grid(policies_for(tuning.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
+        costs = measure(runner, runner.stepper, data.rows.texts[:TIMED], tuning.batch, asked)
+        found = candidates(trace, self.promise, costs, tuning, range(len(points) - 1))
+        self.say("\n".join([told(costs), *(line_of(one, [point.layer for point in points]) for one in found[:3])]))
+        if not found:
+            return [], self._none()
+        layers = [points[place].layer for place in found[0].places]
+        return layers, self._promised(self._written(layers), found[0])
+
+    def _exported(self) -> tuple[list[int], str | None]:
+        """The same on an export, whose graphs are written beside the model."""
+        from offramp.export.making import Making
+        from offramp.tuning.run import cut, found_on, tested_on
+
+        tuning, whole = self.options.tuning, self.work.folder / "all"
+        asked = ExportOptions(tuning.backend, self.options.int8, force=True, threads=tuning.threads)
+        texts = Texts(self.parts.training[:SCALES], self.parts.choice[:CHECKED])  # none that the promise is tested on
+        self.model.save_pretrained(whole)
+        self.model.name_or_path = str(whole)
+        making = Making(self.model, texts, asked, self.say)
+        made = making.make()
+        best, lines = found_on(making, made, self._rows(self.parts.choice), self.promise, tuning)
+        self.say("\n".join(lines))
+        if best is None:
+            return [], self._none()
+        layers = [self.model.exits.points[place].layer for place in best.places]
+        small = self._written(layers)
+        if (no := self._promised(small, best)) is not None:  # of torch, which the folder answers with as well
+            logger.warning("In torch: %s", no)
+        making = Making(small, texts, cut(asked, made, layers), self.say)
+        found = tested_on(making, best, self._rows(self.parts.test), self.promise, self._origin(), tuning)
+        return layers, None if found.policy is not None else found.sentence
+
+    def _written(self, layers: list[int]) -> AdaptiveModel:
+        """The model with these exits, in its folder."""
+        small = cut_to(self.model, layers)
+        small.config.notes = self._notes()
+        small.save_pretrained(self.new)
+        small.name_or_path = small.config._name_or_path = str(self.new)
+        seen = {"train": self.parts.training, "dev": self.parts.choice, "calibration": self.parts.test}
+        hashes = {role: hashes_of(texts) for role, texts in seen.items()}
+        for role in ("train", "dev"):
+            hashes[role] = np.concatenate([hashes[role], self.roles.get(role, hashes[role][:0])])
+        write_hashes(self.new, hashes, earlier_rows(Path(self.name)) if self.roles else UNKNOWN)
+        return small
+
+    def _promised(self, small: AdaptiveModel, best: Candidate) -> str | None:
+        """Test on texts that nothing else used, and write policy, promise and card; or say why there is none."""
+        runner, data = small.runner(), self._rows(self.parts.test)
+        trace = judged_by(obtain_trace(runner, data, self._file("test")), best.policy)
+        policy, choice = promised(trace, self.promise, CalibrationOptions((best.policy.name,)), self._origin())
+        if policy is None:
+            return f"{choice['sentence']} {possible(trace, self.promise, best.policy.name)}"
+        config, evidence = bound(runner, policy, whole_evidence(choice, policy, trace))
+        files = {self.new / "config.json": config.to_json_string(), self.new / card.EVIDENCE: evidence}
+        write_together(card.new_card(config, self.new) | files)
+        return None
+
+    def _none(self) -> str:
+        wish = f"{self.promise.about(self.model.config.problem)}"
+        return f"No exits keep {wish} on the {len(self.parts.choice):,} texts that they are chosen on."
+
+    def _origin(self) -> str:
+        return ORIGIN if self.roles else UNSURE
+
+    def _rows(self, texts: list[Text]) -> TaskRows:
+        return task_of(self.model.config, texts, f"texts for {Path(self.name).name}")
+
+    def _file(self, name: str) -> Path:
+        """Where a trace goes; what an interrupted run left of it may be of other heads."""
+        file = self.work.folder / f"{name}.safetensors"
+        file.unlink(missing_ok=True)
+        return file
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _notes(self) -> str:
+        """What the card says beyond the promise."""
+        known = "" if self.roles else " Which texts that model was trained on is not known here."
+        return (
+            f"## How it was made\n\nBy `offramp adapt` from {Path(self.name).name}, whose encoder and last exit are "
+            f"unchanged, without labels: {self.parts.told()}.{known} `report.html` tells where texts leave and shows "
+            "those on which the two differ."
+        )
+
+    def _report(self, runner: Runner) -> str:
+        """The page about the texts that the promise was tested on; what was measured, in words."""
+        data, original = self._rows(self.parts.test), self.model.runner()
+        trace = obtain_trace(runner, data, self._file("report"))
+        options = EvaluationOptions(live=True, tolerance=self.promise.tolerance)
+        scorer = Scorer(trace, data.metrics, None, options.tolerance)
+        results = scored(scorer, runner, data, planned(runner, options), options, against=original)
+        results["model"]["name"] = str(self.options.output)
+        results |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": ""}
+        (self.new / "report.html").write_text(render(results), encoding="utf-8")
+        live = results["live"][0]
+        return (
+            f"{live['measured_speedup']:.2f} × the speed of {Path(self.name).name} in torch float32, measured "
+            f"in one run on {results['live_rows']:,} of these texts: {live['seconds']:.2f} s instead of "
+            f"{results['plain_seconds']:.2f} s ({runner.backend}, {runner.dtype}, {runner.stepper.threads} "
+            f"thread{'s' if runner.stepper.threads > 1 else ''}, {cpu_name()})."
+        )
+
+    def _rename(self) -> None:
+        """The evidence is about the folder that this one becomes."""
+        for file in (self.new / card.EVIDENCE, self.new / self.options.tuning.backend / card.EVIDENCE):
+            if file.is_file():
+                told = json.loads(file.read_text("utf-8"))
+                told["model"]["name"] = str(self.options.output)
+                file.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
