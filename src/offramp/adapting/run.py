@@ -70,6 +70,10 @@ class AdaptOptions:
     overwrite: bool = False
 
 
+class NoPromise(Exception):
+    """Nothing was saved within the risk: what was written on the way is not kept."""
+
+
 @dataclass(frozen=True)
 class Adapted:
     """What was found; without layers nothing was written."""
@@ -91,14 +95,13 @@ def adapt(
     roles = read_hashes(Path(name))
     parts = read_parts(source, promise, roles.get("train", np.empty(0, np.uint64)))
     say(parts.told()[0].upper() + parts.told()[1:] + ".")
-    with staged_folder(output, options.overwrite) as new:
-        work = work_beside(output, _about(model, parts, options), options.resume)
-        job = Job(name, model, parts, promise, options, work, new, say, roles)
-        made = job.run()
-        if made.layers:
-            work.remove()
-    if not made.layers:
-        work.remove()
+    work = work_beside(output, _about(model, parts, options), options.resume)
+    try:
+        with staged_folder(output, options.overwrite) as new:
+            made = Job(name, model, parts, promise, options, work, new, say, roles).run()
+    except NoPromise as no:
+        made = Adapted((), str(no))
+    work.remove()
     return made
 
 
@@ -130,9 +133,7 @@ class Job:
         self._check_answers(states)
         self._heads(states)
         way = self._exported if self.options.tuning.backend != "torch" else self._in_torch
-        layers, no = way()
-        if no is not None:
-            return Adapted((), no)
+        layers = way()
         runner = load(self.new, self.options.tuning.backend, threads=self.options.tuning.threads)
         assert runner.config.calibrated is not None
         measured = self._report(runner)
@@ -177,8 +178,8 @@ class Job:
 
     # -- choosing and promising ------------------------------------------------------------------
 
-    def _in_torch(self) -> tuple[list[int], str | None]:
-        """The layers of the exits that are kept, and, where there is no promise, why."""
+    def _in_torch(self) -> list[int]:
+        """The layers of the exits that are kept; the model and its promise are written."""
         tuning, data, points = self.options.tuning, self._rows(self.parts.choice), self.model.exits.points
         runner = self.model.runner()
         trace = obtain_trace(runner, data, self._file("choice"))
@@ -187,11 +188,12 @@ class Job:
         found = candidates(trace, self.promise, costs, tuning, range(len(points) - 1))
         self.say("\n".join([told(costs), *(line_of(one, [point.layer for point in points]) for one in found[:3])]))
         if not found:
-            return [], self._none()
+            raise NoPromise(self._none())
         layers = [points[place].layer for place in found[0].places]
-        return layers, self._promised(self._written(layers), found[0])
+        self._promised(self._written(layers), found[0])
+        return layers
 
-    def _exported(self) -> tuple[list[int], str | None]:
+    def _exported(self) -> list[int]:
         """The same on an export, whose graphs are written beside the model."""
         from offramp.export.making import Making
         from offramp.tuning.run import cut, found_on, tested_on
@@ -206,14 +208,18 @@ class Job:
         best, lines = found_on(making, made, self._rows(self.parts.choice), self.promise, tuning)
         self.say("\n".join(lines))
         if best is None:
-            return [], self._none()
+            raise NoPromise(self._none())
         layers = [self.model.exits.points[place].layer for place in best.places]
         small = self._written(layers)
-        if (no := self._promised(small, best)) is not None:  # of torch, which the folder answers with as well
+        try:
+            self._promised(small, best)  # of torch, which the folder answers with as well
+        except NoPromise as no:
             logger.warning("In torch: %s", no)
         making = Making(small, texts, cut(asked, made, layers), self.say)
         found = tested_on(making, best, self._rows(self.parts.test), self.promise, self._origin(), tuning)
-        return layers, None if found.policy is not None else found.sentence
+        if found.policy is None:
+            raise NoPromise(found.sentence)
+        return layers
 
     def _written(self, layers: list[int]) -> AdaptiveModel:
         """The model with these exits, in its folder."""
@@ -228,17 +234,16 @@ class Job:
         write_hashes(self.new, hashes, earlier_rows(Path(self.name)) if self.roles else UNKNOWN)
         return small
 
-    def _promised(self, small: AdaptiveModel, best: Candidate) -> str | None:
-        """Test on texts that nothing else used, and write policy, promise and card; or say why there is none."""
+    def _promised(self, small: AdaptiveModel, best: Candidate) -> None:
+        """Test on texts that nothing else used, and write policy, promise and card."""
         runner, data = small.runner(), self._rows(self.parts.test)
         trace = judged_by(obtain_trace(runner, data, self._file("test")), best.policy)
         policy, choice = promised(trace, self.promise, CalibrationOptions((best.policy.name,)), self._origin())
         if policy is None:
-            return f"{choice['sentence']} {possible(trace, self.promise, best.policy.name)}"
+            raise NoPromise(f"{choice['sentence']} {possible(trace, self.promise, best.policy.name)}")
         config, evidence = bound(runner, policy, whole_evidence(choice, policy, trace))
         files = {self.new / "config.json": config.to_json_string(), self.new / card.EVIDENCE: evidence}
         write_together(card.new_card(config, self.new) | files)
-        return None
 
     def _none(self) -> str:
         wish = f"{self.promise.about(self.model.config.problem)}"

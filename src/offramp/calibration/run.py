@@ -59,11 +59,13 @@ def calibrate(
     options: CalibrationOptions | None = None,
     *,
     trace_file: Path | None = None,
+    reference: str | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
     """Find the cheapest setting that keeps the promise and write it into the model's folder.
 
-    `announce` is told the sentence before anything is written; if it raises, the model stays as it was.
+    `reference` is a model or a file whose answers are to be kept, in place of the full model's. `announce` is told the
+    sentence before anything is written; if it raises, the model stays as it was.
     """
     folder = check_folder(runner.name)
     data, origin = rows_to_calibrate(folder, runner.config, given)
@@ -75,7 +77,8 @@ def calibrate(
         if sentence is not None:
             return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
     with tempfile.TemporaryDirectory() as place:
-        trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors")
+        trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors", reference)
+        promise = replace(promise, reference=None if reference is None else Path(reference).name)
         return _calibrate(folder, runner, trace, promise, options, origin, announce or (lambda sentence: None))
 
 

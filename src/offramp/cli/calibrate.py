@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "only, not gains, and is the cautious choice",
     )
     promise.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
+    promise.add_argument(
+        "--reference",
+        metavar="R",
+        help="a model, or a file of texts and labels, whose answers are to be kept (its own)",
+    )
     promise.add_argument("--speedup", type=float, metavar="S", help="no promise: the best quality at S × fewer layers")
     leaving = parser.add_argument_group("leaving")
     leaving.add_argument(
@@ -81,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         promise,
         options,
         trace_file=args.trace,
+        reference=args.reference,
         announce=lambda sentence: say(f"{sentence}\n{place}"),  # who cannot be told gets no other model
     )
     if result.policy is None:

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     leaving.add_argument(
         "--elue-length", type=int, default=128, metavar="L", help="tokens that ELUE's count pads to (128)"
     )
+    leaving.add_argument(
+        "--reference", metavar="R", help="a model, or a file of texts and labels, to compare answers with (its own)"
+    )
     leaving.add_argument("--no-live", action="store_true", help="measure no seconds")
     result = parser.add_argument_group("writing")
     arguments.add_output(result, required=True, what="the folder for the results")
@@ -79,7 +82,13 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as err:
         raise missing_library("Evaluating", err) from err
     options = EvaluationOptions(
-        tuple(args.policy), args.thresholds, args.patience, args.tolerance, args.elue_length, not args.no_live
+        tuple(args.policy),
+        args.thresholds,
+        args.patience,
+        args.tolerance,
+        args.elue_length,
+        not args.no_live,
+        args.reference,
     )
     if args.all_checkpoints:
         return _all_checkpoints(args, options)

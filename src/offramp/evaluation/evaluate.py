@@ -15,7 +15,7 @@ from offramp.errors import BadValue
 from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
-from offramp.evaluation.reference import reference_for
+from offramp.evaluation.reference import named_reference, reference_for
 from offramp.evaluation.timing import race
 from offramp.evaluation.width import width_of_rows
 from offramp.files.ours import RUN
@@ -31,7 +31,7 @@ from offramp.spans.answers import answers_of, texts_of
 from offramp.spans.questions import Question
 from offramp.spans.scores import squad_scores
 from offramp.tasks.rows import TaskRows
-from offramp.traces.about import check_labels, check_trace, of_data
+from offramp.traces.about import check_labels, check_reference, check_trace, of_data
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
@@ -53,6 +53,7 @@ class EvaluationOptions:
     tolerance: float | None = None  # of a regression: how far apart two values still agree
     elue_length: int = LENGTH
     live: bool = True
+    reference: str | None = None  # a model or a file whose answers count, in place of the full model's
 
 
 def evaluate(
@@ -70,7 +71,7 @@ def evaluate(
     if trace_file is not None and trace_file.resolve().parent == output.resolve():
         raise BadValue(f"{trace_file} lies in the folder that is to be replaced; copy it to another place first.")
     with staged_folder(output, overwrite, RUN, "an evaluation") as folder:
-        trace = obtain_trace(runner, data, trace_file or folder / TRACE)
+        trace = obtain_trace(runner, data, trace_file or folder / TRACE, options.reference)
         passing = flops_per_exit(runner.config, options.elue_length)
         alone = flops_per_exit(runner.config, options.elue_length, alone=True)
         elue = None if passing is None or alone is None else (passing, alone)
@@ -83,15 +84,21 @@ def evaluate(
     return results
 
 
-def obtain_trace(runner: Runner, data: TaskRows, file: Path) -> Trace:
-    """Read the trace, if it is there and of this model and these rows; else record it there."""
+def obtain_trace(runner: Runner, data: TaskRows, file: Path, named: str | None = None) -> Trace:
+    """Read the trace, if it is there and of this model and these rows; else record it there.
+
+    `named` is the model or the file that answers are compared with, in place of the full model.
+    """
     texts, labels, names = data.rows.texts, data.labels, data.task.labels
+    reference = None if named is None else named_reference(named, runner, data)
     if file.exists():
         trace = read_trace(file)
         check_trace(trace, file, runner, of_data(texts, labels, names))
         check_labels(trace, file, labels)
+        check_reference(trace, file, None if reference is None else reference.fingerprint)
     else:
-        reference = None if data.task.spans else reference_for(runner, texts)
+        if reference is None and not data.task.spans:
+            reference = reference_for(runner, texts)
         trace = record(runner, texts, labels, file, data.name, names=names, reference=reference)
     if not data.task.spans:
         return trace
@@ -150,7 +157,7 @@ def scored(
         "picked_here": plan.chosen is None,
         "tolerance": scorer.tolerance,
         "elue": {"length": options.elue_length, "track": track(trace.about["model"]["parameters"])},
-        "examples": extremes(trace, data, policy),
+        "examples": extremes(trace, data, policy, scorer.tolerance),
         "calibration": config.calibrated if policy == config.exit_policy else None,
         "width": width_of_rows(config, trace, policy),
         "questions": _official(trace, data, policy),
@@ -229,7 +236,8 @@ def live(
         there = {"mean_layers": layers, "speedup": trace.depth / layers, "cost": layers / trace.depth}
         there["saving"] = 1 - there["cost"]
         timed.append(asdict(point) | there | {"seconds": seconds, "measured_speedup": timing.plain / seconds})
-    return {"live": timed, "plain_seconds": timing.plain, "live_rows": len(timing.places)}
+    plain = {} if against is None else {"plain_name": f"{Path(against.name).name}, {against.backend} {against.dtype}"}
+    return {"live": timed, "plain_seconds": timing.plain, "live_rows": len(timing.places), **plain}
 
 
 def _along(line: list[Point]) -> list[Point]:

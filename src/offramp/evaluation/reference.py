@@ -1,17 +1,31 @@
-"""The answers that an export is judged against: those of the model that it was made of, at its full depth."""
+"""The answers that a model is judged against, where not those of its own last exit.
+
+An export's are those of the model that it was made of, at its full depth, in torch. A user may name another model, or a
+file of texts with answers beside them (`--reference`).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoConfig
 
 from offramp.batching import Text
+from offramp.config import AdaptiveConfig
+from offramp.errors import BadInput, BadValue
 from offramp.export.folder import source_of
+from offramp.files.faults import loading
 from offramp.runner import Runner
+from offramp.tasks.rows import DataOptions, TaskRows, rows_for
+from offramp.traces.about import of_data
+from offramp.traces.hashes import hashes_of
 from offramp.traces.recording import Reference
 
-__all__ = ["reference_for"]
+__all__ = ["named_reference", "reference_for"]
 
 logger = logging.getLogger("offramp")
 
@@ -33,3 +47,56 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     found = full.answer(texts, policy="never")
     answers = found.texts if runner.config.problem.is_span else runner.config.problem.answers(found.logits)
     return Reference(answers, NAME, full.fingerprint)
+
+
+def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
+    """The answers of a model (ours or a classifier of Hugging Face's), or of a file, to these rows."""
+    if runner.config.problem.is_span:
+        raise BadValue("A reference is of one answer per text; questions have none. Leave --reference out.")
+    if Path(name).is_file():
+        return _of_file(name, runner.config, data)
+    return _of_model(name, runner.config, data.rows.texts)
+
+
+def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
+    """Texts with their answers in a column `label`; rows are found by their texts."""
+    known = rows_for(name, config, DataOptions(file=name), "dev")
+    if known.labels is None:
+        raise BadInput(f"{name} has no column label: a reference file holds texts and the answers to keep.")
+    places = {int(key): place for place, key in enumerate(hashes_of(known.rows.texts))}
+    found = [places.get(int(key), -1) for key in hashes_of(data.rows.texts)]
+    if missing := found.count(-1):
+        first = data.rows.texts[found.index(-1)]
+        raise BadInput(f"{name} has no answer to {missing:,} of the {len(found):,} rows, the first is {first!r:.60}.")
+    answers = known.labels[np.asarray(found)]
+    return Reference(answers, Path(name).name, of_data(known.rows.texts, known.labels, known.task.labels))
+
+
+def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
+    from offramp.model import AdaptiveModel
+
+    with loading(name):
+        kind = AutoConfig.from_pretrained(name).model_type
+    if kind == "offramp":
+        model = AdaptiveModel.from_pretrained(name).eval()
+    else:
+        theirs = AdaptiveModel.from_backbone(name, exits=[AutoConfig.from_pretrained(name).num_hidden_layers])
+        if theirs.config.exit_specs[-1].head != "family":
+            raise BadInput(f"{name} has no classification head, so it has no answers to keep.")
+        model = theirs
+    order = _order(name, model.config, config)
+    full = model.runner()
+    logits = full.answer(texts, policy="never").logits[:, order]
+    return Reference(config.problem.answers(logits), Path(name).name, full.fingerprint)
+
+
+def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:
+    """Where each of our labels stands among theirs."""
+    if theirs.problem is not ours.problem:
+        raise BadInput(f"{name} answers with {theirs.problem.title}, and this model with {ours.problem.title}.")
+    names, wanted = ([label.casefold() for label in one.labels] for one in (theirs, ours))
+    if ours.problem.is_regression:
+        return [0]
+    if sorted(names) != sorted(wanted):
+        raise BadInput(f"{name} answers with {', '.join(theirs.labels)}, and this model with {', '.join(ours.labels)}.")
+    return [names.index(label) for label in wanted]

@@ -1,4 +1,4 @@
-"""The easiest and the hardest rows: who leaves first, who stays longest."""
+"""The rows to look at: who is answered differently, who leaves first, who stays longest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from offramp.traces.trace import Replayed, Trace
 __all__ = ["extremes"]
 
 SHOWN, LONGEST = 6, 400  # texts of each kind, and how much of each text
+DIFFERENT = 30  # texts that are answered differently
 
 
-def extremes(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, list[dict[str, Any]]]:
-    """The rows that leave first and surest, and those that stay longest and are least sure."""
+def extremes(
+    trace: Trace, data: TaskRows, policy: Policy, tolerance: float | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows that leave first and surest, those that stay longest and are least sure, and where answers differ."""
     replayed = trace.replay(policy)
     if trace.question is not None:
         return _of_questions(trace, data, replayed)
@@ -44,7 +47,22 @@ def extremes(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, list[dic
             "exit_layer": int(replayed.layer[row]),
         }
 
-    return _both_ends(order, told)
+    def differing(row: int) -> dict[str, Any]:
+        return told(row) | {"expected": trace.problem.say(trace.expected[row], labels)}
+
+    return _both_ends(order, told) | {"different": [differing(row) for row in _different(trace, replayed, tolerance)]}
+
+
+def _different(trace: Trace, replayed: Replayed, tolerance: float | None) -> list[int]:
+    """Some of the rows whose answer is another one, spread over the data; of a regression the furthest off."""
+    if trace.problem.is_regression:
+        far = np.abs(replayed.answers - trace.expected)
+        rows = np.flatnonzero(far > (tolerance or 0))
+        return [int(row) for row in rows[np.argsort(-far[rows], kind="stable")][:DIFFERENT]]
+    rows = np.flatnonzero(trace.problem.differ(replayed.answers, trace.expected))
+    if not len(rows):
+        return []
+    return [int(row) for row in rows[np.unique(np.linspace(0, len(rows) - 1, DIFFERENT).round().astype(int))]]
 
 
 def _both_ends(order: NDArray[np.int64], told: Callable[[int], dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

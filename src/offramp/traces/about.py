@@ -18,7 +18,7 @@ from offramp.errors import BadInput
 from offramp.runner import Runner
 from offramp.traces.trace import Trace
 
-__all__ = ["DataPrint", "check_labels", "check_trace", "cpu_name", "describe", "of_data"]
+__all__ = ["DataPrint", "check_labels", "check_reference", "check_trace", "cpu_name", "describe", "of_data"]
 
 
 FLAGS = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
@@ -117,3 +117,13 @@ def check_labels(trace: Trace, file: Path, labels: NDArray[Any] | None) -> None:
     same = there is labels if there is None or labels is None else np.array_equal(there, labels)
     if not same:
         raise BadInput(f"{file} is damaged: its labels are not those of the data. Record it again.")
+
+
+def check_reference(trace: Trace, file: Path, fingerprint: str | None) -> None:
+    """Refuse a trace whose answers were compared with another model's than now."""
+    there = trace.about.get("reference")
+    if fingerprint is None and (there is None or trace.about["machine"]["backend"] != "torch"):
+        return  # an export's own, which torch gives
+    if there is None or there["fingerprint"] != fingerprint:
+        whose = "the full model" if there is None else there["name"]
+        raise BadInput(f"{file} was recorded to be compared with {whose}; record it again, or compare with that.")

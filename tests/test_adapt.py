@@ -1,0 +1,276 @@
+"""`offramp adapt`: a fine-tuned model and plain texts in, a faster one with a promise about its answers out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+import offramp
+from offramp import AdaptiveModel
+from offramp.adapting import run as adapting
+from offramp.cli.main import main
+from offramp.policies import Never
+from offramp.training.holdout import read_hashes
+from tests.calls import fails
+from tests.tiny import WORDS, save_classifier, save_encoder, tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EASY = ["--risk", "0.2", "--confidence", "0.9", "--epochs", "4"]
+
+
+def some_texts(count: int, seed: int = 0) -> list[str]:
+    drawn = np.random.default_rng(seed)
+    made = [" ".join(drawn.choice(WORDS, drawn.integers(2, 9))) for _ in range(4 * count)]
+    return list(dict.fromkeys(made))[:count]
+
+
+def write(file: Path, texts: list[str]) -> Path:
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
+
+
+def classifier(family: str, folder: Path, num_labels: int, pairs: bool = False, **changes) -> Path:
+    """Somebody's classifier, as Hugging Face saves it, whose answers are spread over its classes."""
+    save_classifier(family, folder, num_labels=num_labels, **changes)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    some = some_texts(200, seed=1)
+    batch = tokenizer()(some, some[::-1] if pairs else None, padding=True, return_tensors="pt")
+    if family in ("roberta", "distilbert"):
+        del batch["token_type_ids"]
+    with torch.no_grad():
+        last = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+        last.bias -= model(**batch).logits.mean(0)
+    model.save_pretrained(folder)
+    return folder
+
+
+def adapts(capsys, *arguments, code=0) -> str:
+    assert main([str(argument) for argument in ("adapt", *arguments)]) == code, capsys.readouterr()
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Somebody's classifier, as Hugging Face saves it."""
+    return classifier("bert", tmp_path_factory.mktemp("theirs") / "original", 2)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("texts") / "texts.txt", some_texts(700))
+
+
+@pytest.fixture(scope="module")
+def fast(original, texts, tmp_path_factory):
+    """The original, adapted."""
+    output = tmp_path_factory.mktemp("fast") / "fast"
+    assert main(["adapt", str(original), str(texts), *EASY, "--output", str(output)]) == 0
+    return output
+
+
+def test_the_last_exit_is_the_original_bit_for_bit(original, fast):
+    theirs = AutoModelForSequenceClassification.from_pretrained(original).eval()
+    ours = offramp.load(fast)
+    some = some_texts(60, seed=9)
+    answered = ours.answer(some, policy="never", batch_tokens=1)
+    for row, text in enumerate(some):
+        with torch.inference_mode():
+            expected = theirs(**ours.tokenizer(text, return_tensors="pt")).logits[0]
+        assert torch.allclose(torch.from_numpy(answered.logits[row]), expected, atol=1e-5)
+    mine, own = load_file(fast / "model.safetensors"), load_file(original / "model.safetensors")
+    same = [key for key in own if key.startswith("bert.") and "pooler" not in key]
+    assert same and all(torch.equal(own[key], mine["backbone" + key.removeprefix("bert")]) for key in same)
+
+
+def test_the_promise_its_card_and_its_report(original, fast):
+    config = AdaptiveModel.from_pretrained(fast).config
+    told = json.loads((fast / "calibration.json").read_text())
+    assert config.calibrated["sentence"] == told["sentence"]
+    assert "at most 20 % answers that differ from original's" in told["sentence"] and told["test_rows"] == 210
+    assert told["model"]["name"] == str(fast) and told["promise"]["reference"] == "original"
+    assert "whether it was trained on some of them is not known" in told["sentence"]
+    card = (fast / "README.md").read_text()
+    assert told["sentence"] in card and "without labels" in card and "is not known here" in card
+    page = (fast / "report.html").read_text()
+    assert '"different":[{' in page and '"expected":' in page and '"plain_name":"original, torch float32"' in page
+    roles = {role: set(hashes.tolist()) for role, hashes in read_hashes(fast).items()}
+    assert len(roles["train"]) == 350 and not roles["train"] & roles["calibration"] | roles["dev"] & roles["train"]
+    assert all(spec.head == "attention" for spec in config.exit_specs[:-1]) and len(config.exit_specs) > 1
+    assert sorted(path.name for path in fast.parent.iterdir()) == ["fast"]  # nothing of the work is left
+
+
+def test_the_same_run_gives_the_same_model(original, texts, fast, tmp_path, capsys):
+    adapts(capsys, original, texts, *EASY, "--exits", "1,2,3", "--policy", "risk", "--output", tmp_path / "a")
+    adapts(capsys, original, texts, *EASY, "--exits", "1,2,3", "--policy", "risk", "--output", tmp_path / "b")
+    one, two = (AdaptiveModel.from_pretrained(tmp_path / name).state_dict() for name in "ab")
+    assert all(torch.equal(one[key], two[key]) for key in one.keys() & two.keys())
+
+
+def test_a_model_of_ours_again_and_its_rows_are_not_tested_on(fast, texts, tmp_path, capsys, caplog):
+    out = adapts(capsys, fast, write(tmp_path / "t.txt", some_texts(1200)), *EASY, "--output", tmp_path / "again")
+    assert "Wrote" in out and "were trained on" in caplog.text
+    assert (
+        "of yours that nothing else used,"
+        in AdaptiveModel.from_pretrained(tmp_path / "again").config.calibrated["sentence"]
+        or "not known" in out
+    )
+
+
+def test_pairs_of_a_table_with_labels_that_are_not_used(tmp_path, capsys, caplog):
+    theirs = classifier("roberta", tmp_path / "theirs", 3, pairs=True)
+    some = some_texts(900)
+    with (tmp_path / "pairs.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["question", "answer", "label"])
+        table.writerows([[one, two, "x"] for one, two in zip(some[:450], some[450:], strict=True)])
+    columns = ["--text-column", "question", "--pair-column", "answer"]
+    adapts(capsys, theirs, tmp_path / "pairs.csv", *columns, "--risk", 0.4, "--output", tmp_path / "fast")
+    assert "has a column label, which is not used" in caplog.text
+
+
+def test_a_regression_within_a_tolerance(tmp_path, capsys):
+    theirs = save_classifier("bert", tmp_path / "theirs", num_labels=1, problem_type="regression")
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in some_texts(600)))
+    assert "needs --tolerance" in fails(capsys, "adapt", theirs, file, "--output", tmp_path / "fast")
+    out = adapts(capsys, theirs, file, "--tolerance", 2, "--risk", 0.3, "--output", tmp_path / "fast")
+    assert "answers further than 2 from theirs's" in out
+    assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.exit_policy.name == "risk"
+
+
+def test_several_labels(tmp_path, capsys):
+    kind = {"problem_type": "multi_label_classification"}
+    theirs = classifier("distilbert", tmp_path / "theirs", 3, **kind)
+    file = write(tmp_path / "t.txt", some_texts(600))
+    adapts(capsys, theirs, file, "--risk", 0.4, "--output", tmp_path / "fast")
+    assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.problem.name == kind["problem_type"]
+
+
+def test_on_an_export_the_promise_is_the_exports(original, texts, tmp_path, capsys):
+    out = adapts(capsys, original, texts, *EASY, "--backend", "onnx", "--int8", "static", "--output", tmp_path / "fast")
+    runner = offramp.load(tmp_path / "fast", backend="onnx")
+    told = runner.config.calibrated
+    assert told["dtype"] == "int8-static" and told["sentence"] in out and "(onnx, int8-static" in out
+    assert "differ from original's" in told["sentence"]
+    evidence = json.loads((tmp_path / "fast" / "onnx" / "calibration.json").read_text())
+    assert evidence["model"]["name"] == str(tmp_path / "fast")
+    assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.calibrated["backend"] == "torch"
+    assert runner.answer(some_texts(20, 3)).layer.shape == (20,)
+
+
+def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "fast"
+    arguments = [original, texts, *EASY, "--output", output]
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting.Job, "_in_torch", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(["adapt", *map(str, arguments)]) == 130
+    assert not output.exists() and (tmp_path / ".fast.adapting" / "heads.safetensors").is_file()
+    capsys.readouterr()
+    other = [*arguments, "--seed", "7", "--resume"]
+    assert "another model, other texts or options" in fails_at_last(capsys, "adapt", *other)
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "record_states", None)  # neither is done again
+        patch.setattr(adapting, "imitate", None)
+        adapts(capsys, *arguments, "--resume")
+    assert [path.name for path in tmp_path.iterdir()] == ["fast"]
+    assert "There is nothing to resume" in fails_at_last(capsys, "adapt", *arguments[:-1], tmp_path / "b", "--resume")
+
+
+def fails_at_last(capsys, *arguments) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_honest_no_says_what_would_be_possible_and_writes_nothing(original, texts, tmp_path, capsys):
+    strict = ["--risk", "0.011", "--epochs", "0.01"]
+    out = adapts(capsys, original, texts, *strict, "--output", tmp_path / "fast", code=1)
+    assert "No " in out and [*tmp_path.iterdir()] == []
+
+
+def test_bad_input_is_one_line(original, texts, tmp_path, capsys):
+    out = ["--output", tmp_path / "fast"]
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    few = write(tmp_path / "few.txt", some_texts(50))
+    alike = write(tmp_path / "alike.txt", ["a good film"] * 500)
+    assert "no classification head" in fails(capsys, "adapt", encoder, texts, *out)
+    assert "50 different texts are too few" in fails(capsys, "adapt", original, few, *out)
+    assert "takes at least 380" in fails(capsys, "adapt", original, few, *out)
+    assert "1 different texts are too few" in fails_at_last(capsys, "adapt", original, alike, *out)
+    assert "No file" in fails(capsys, "adapt", original, tmp_path / "nowhere.txt", *out)
+    assert "exists already" in fails(capsys, "adapt", original, texts, "--output", encoder)
+    assert "leave it out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
+    assert "The risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
+    assert "tolerance is for regressions" in fails(capsys, "adapt", original, texts, *out, "--tolerance", "1")
+    assert not (tmp_path / "fast").exists()
+
+
+def test_a_model_that_says_one_thing_or_nothing(original, texts, tmp_path, capsys):
+    model = AutoModelForSequenceClassification.from_pretrained(original)
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.tensor([1000.0, 0.0]))
+    folder = tmp_path / "same"
+    model.save_pretrained(folder)
+    offramp.load(original_as_ours(original, tmp_path / "o")).tokenizer.save_pretrained(folder)
+    assert "answers all texts with class 0" in fails_at_last(capsys, "adapt", folder, texts, "-o", tmp_path / "x")
+    with torch.no_grad():
+        model.classifier.bias.fill_(float("nan"))
+    model.save_pretrained(folder)
+    assert "with NaN or infinity" in fails_at_last(capsys, "adapt", folder, texts, "-o", tmp_path / "x")
+
+
+def original_as_ours(original: Path, folder: Path) -> Path:
+    AdaptiveModel.from_backbone(original).save_pretrained(folder)
+    return folder
+
+
+# -- another model's answers ---------------------------------------------------------------------
+
+
+def test_the_promise_can_be_about_another_models_answers(original, fast, tmp_path, capsys):
+    """The last exit differs from the reference, and the promise about the reference holds all the same."""
+    model = AdaptiveModel.from_pretrained(fast)
+    first = model.runner().answer(some_texts(800, seed=5), policy=Never()).logits
+    with torch.no_grad():  # so that one answer in twenty is another one
+        ahead = np.sort(first[:, 1] - first[:, 0])
+        model.exits.head(model.config.num_layers).classifier.bias[0] += float(ahead[ahead > 0][40])
+    model.save_pretrained(tmp_path / "moved")
+    rows = write(tmp_path / "rows.txt", some_texts(800, seed=5))
+    arguments = ["calibrate", tmp_path / "moved", "--file", rows, "--risk", "0.3", "--reference", original]
+    assert main([str(one) for one in arguments]) == 0
+    told = json.loads((tmp_path / "moved" / "calibration.json").read_text())
+    assert "answers that differ from original's" in told["sentence"] and 0 < told["losses"] / told["rows"] <= 0.3
+    theirs = AdaptiveModel.from_backbone(original).runner().answer(some_texts(800, seed=5), policy=Never())
+    moved = AdaptiveModel.from_pretrained(tmp_path / "moved")
+    full = moved.runner().answer(some_texts(800, seed=5), policy=Never())
+    left = moved.runner().answer(some_texts(800, seed=5), policy=told["policy"])
+    expected = theirs.logits.argmax(1)
+    assert (full.logits.argmax(1) != expected).any()
+    assert (left.logits.argmax(1) != expected).sum() == told["losses"]
+
+
+def test_a_reference_in_a_file(fast, tmp_path, capsys):
+    some = some_texts(300, seed=5)
+    table = "".join(f"{text}\tclass {number % 2}\n" for number, text in enumerate(some))
+    (tmp_path / "answers.tsv").write_text("text\tlabel\n" + table)
+    rows = write(tmp_path / "rows.txt", some)
+    arguments = ["--file", rows, "--reference", tmp_path / "answers.tsv", "--no-live", "--output", tmp_path / "run"]
+    assert main([str(one) for one in ("evaluate", fast, *arguments)]) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert 0.3 < results["chosen"]["agreement"] < 0.7  # with answers that were drawn
+    more = write(tmp_path / "more.txt", [*some, "a very long film it was"])
+    capsys.readouterr()
+    said = fails_at_last(
+        capsys, "evaluate", fast, "--file", more, "--reference", tmp_path / "answers.tsv", "-o", tmp_path / "y"
+    )
+    assert "no answer to 1 of the 301 rows" in said
+    other = save_classifier("bert", tmp_path / "other", num_labels=3)
+    said = fails_at_last(capsys, "evaluate", fast, "--file", rows, "--reference", other, "-o", tmp_path / "y")
+    assert "answers with class 0, class 1, class 2" in said
