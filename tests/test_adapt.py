@@ -274,3 +274,33 @@ def test_a_reference_in_a_file(fast, tmp_path, capsys):
     other = save_classifier("bert", tmp_path / "other", num_labels=3)
     said = fails_at_last(capsys, "evaluate", fast, "--file", rows, "--reference", other, "-o", tmp_path / "y")
     assert "answers with class 0, class 1, class 2" in said
+
+
+# -- the recipe alone ----------------------------------------------------------------------------
+
+
+def test_the_recipe_imitate_without_and_with_labels(original, tmp_path, capsys):
+    train, dev = (write(tmp_path / f"{name}.txt", some_texts(200, seed)) for name, seed in (("train", 1), ("dev", 2)))
+    arguments = ["train", original, "--recipe", "imitate", "--epochs", "6", "--output", tmp_path / "model"]
+    files = ["--train-file", train, "--dev-file", dev]
+    assert main([str(one) for one in (*arguments, *files)]) == 0
+    out = capsys.readouterr().out
+    assert "agreement" in out and "100.0" in out  # the last exit is the teacher
+    model = AdaptiveModel.from_pretrained(tmp_path / "model")
+    assert [spec.head for spec in model.config.exit_specs] == ["attention"] * 3 + ["family"]
+    assert model.exits.untrained() == ()
+    answers = AdaptiveModel.from_backbone(original).runner().answer(some_texts(200, 1), policy="never").logits.argmax(1)
+    table = "".join(f"{text}\tclass {1 - answer}\n" for text, answer in zip(some_texts(200, 1), answers, strict=True))
+    (tmp_path / "wrong.tsv").write_text("text\tlabel\n" + table)
+    wrong = ["--train-file", tmp_path / "wrong.tsv", "--dev-file", tmp_path / "wrong.tsv", "--hard", "1"]
+    arguments[-1] = tmp_path / "hard"
+    assert main([str(one) for one in (*arguments, *wrong, "--calibration-split", "0")]) == 0
+    scores = json.loads((tmp_path / "hard" / "scores.json").read_text())["dev"]["dev"]
+    assert scores[-1]["acc"] == 0 and scores[-2]["acc"] > 0.5  # labels alone, all of them turned round
+    capsys.readouterr()
+    other = save_classifier("bert", tmp_path / "other", num_labels=3)
+    said = fails_at_last(capsys, *arguments[:-1], tmp_path / "x", *wrong, "--teacher", other)
+    assert "answers with class 0, class 1, class 2" in said
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    said = fails_at_last(capsys, "train", encoder, *arguments[2:-1], tmp_path / "y", *wrong)
+    assert "no classification head" in said

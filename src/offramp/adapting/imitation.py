@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from offramp.adapting.states import States
 from offramp.errors import BadValue
@@ -46,8 +47,18 @@ def imitate(
     problem: Problem,
     options: ImitationOptions,
     tell: Callable[[float, float], None] = lambda share, loss: None,
+    labels: Tensor | None = None,
+    hard: float = 0.0,
 ) -> float:
-    """Train the early exits' heads, shallow to deep; returns the epochs that were run. `tell` hears how far it is."""
+    """Train the early exits' heads, shallow to deep; returns the epochs that were run. `tell` hears how far it is.
+
+    Where there are labels, they may have a share in the loss (`hard`).
+    """
+
+    def asked(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
+        soft = problem.imitation(logits, states.teacher[batch], 1.0, per_row=True)
+        return soft if labels is None or not hard else (1 - hard) * soft + hard * problem.loss(logits, labels[batch])
+
     rows = len(states.lengths)
     epochs = usual_epochs(rows) if options.epochs is None else options.epochs
     steps = max(1, int(np.ceil(epochs * rows / options.batch_size)))
@@ -63,7 +74,7 @@ def imitate(
             group["lr"] = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup * steps)) * (1 - share)
         loss = torch.stack(
             [
-                problem.imitation(head(head.features(inside)), states.teacher[batch], 1.0, per_row=True)
+                asked(head(head.features(inside)), batch)
                 for head, inside in zip(heads, states.inside(batch), strict=True)
             ]
         ).sum()

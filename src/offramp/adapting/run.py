@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -181,6 +182,8 @@ class Job:
     def _in_torch(self) -> list[int]:
         """The layers of the exits that are kept; the model and its promise are written."""
         tuning, data, points = self.options.tuning, self._rows(self.parts.choice), self.model.exits.points
+        if tuning.threads is not None:
+            torch.set_num_threads(tuning.threads)
         runner = self.model.runner()
         trace = obtain_trace(runner, data, self._file("choice"))
         asked = grid(policies_for(tuning.policy, trace.shape)[0], with_some_judge(trace.shape))[0]

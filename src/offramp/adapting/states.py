@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,12 @@ class States:
 
     values: NDArray[np.float16]  # (tokens, early exits, hidden size)
     lengths: NDArray[np.int64]  # (rows,)
-    teacher: Tensor  # (rows, classes), the last exit's logits
+    teacher: Tensor  # (rows, classes), the last exit's logits, or another model's
+    rows: NDArray[np.int64]  # (rows,), which text each of them is
+
+    def taught_by(self, teacher: Tensor) -> States:
+        """The same with another model's logits."""
+        return replace(self, teacher=teacher)
 
     def inside(self, rows: NDArray[np.int64]) -> list[Inside]:
         """Some rows as the heads of the early exits read them, shallow to deep."""
@@ -51,26 +56,24 @@ class States:
 def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, progress: bool | None = None) -> States:
     """One pass of the encoder over the texts; the file stays in `folder`."""
     runner, points = model.runner(), model.exits.points
-    file, rows, teacher = folder / "states", [], []
+    file, lengths, teacher, rows = folder / "states", [], [], []
     with writing(file), file.open("wb") as out:
         for chunk in runner.chunks(texts, progress=progress):
             _check_room(folder, chunk, len(points) - 1, model.config.hidden_size)
-            lengths, answers = [], []
+            answers = []
             with runner.stepper.answering():
                 for batch in chunk.batches():
                     values, real, logits = _behind(model, batch)
                     values[real].tofile(out)
                     lengths.append(real.sum(1))
                     answers.append(logits)
-            # rows lie in the file as they were batched
-            order = np.concatenate(lengths)
-            rows.append(order)
-            logits = torch.cat(answers)
-            _check_finite(logits, chunk)
-            teacher.append(logits)
-    lengths_of = np.concatenate(rows)
-    shape = (int(lengths_of.sum()), len(points) - 1, model.config.hidden_size)
-    return States(np.memmap(file, np.float16, "r", shape=shape), lengths_of, torch.cat(teacher))
+            teacher.append(torch.cat(answers))
+            rows.append(chunk.order + chunk.first)  # they lie in the file as they were batched
+            _check_finite(teacher[-1], chunk)
+    each = np.concatenate(lengths)
+    shape = (int(each.sum()), len(points) - 1, model.config.hidden_size)
+    values = np.memmap(file, np.float16, "r", shape=shape)
+    return States(values, each, torch.cat(teacher), np.concatenate(rows))
 
 
 def _behind(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDArray[np.bool_], Tensor]:

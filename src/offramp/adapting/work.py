@@ -33,12 +33,13 @@ class Work:
             return None
         kept = np.load(self.folder / "states.npz")
         values = np.memmap(self.folder / "states", np.float16, "r", shape=tuple(kept["shape"]))
-        return States(values, kept["lengths"], torch.from_numpy(kept["teacher"]))
+        return States(values, kept["lengths"], torch.from_numpy(kept["teacher"]), kept["rows"])
 
     def keep_states(self, states: States) -> None:
         """Say that the states are there."""
         part = self.folder / "part.npz"
-        np.savez(part, shape=states.values.shape, lengths=states.lengths, teacher=states.teacher.numpy())
+        teacher = states.teacher.numpy()
+        np.savez(part, shape=states.values.shape, lengths=states.lengths, teacher=teacher, rows=states.rows)
         part.replace(self.folder / "states.npz")
 
     def heads(self) -> dict[str, torch.Tensor] | None:

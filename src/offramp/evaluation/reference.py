@@ -25,7 +25,7 @@ from offramp.traces.about import of_data
 from offramp.traces.hashes import hashes_of
 from offramp.traces.recording import Reference
 
-__all__ = ["named_reference", "reference_for"]
+__all__ = ["logits_of_model", "named_reference", "reference_for"]
 
 logger = logging.getLogger("offramp")
 
@@ -73,21 +73,24 @@ def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
 
 
 def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
+    logits, fingerprint = logits_of_model(name, config, texts)
+    return Reference(config.problem.answers(logits), Path(name).name, fingerprint)
+
+
+def logits_of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> tuple[Any, str]:
+    """What another model says at its full depth, its classes in the order of ours; and its fingerprint."""
     from offramp.model import AdaptiveModel
 
     with loading(name):
-        kind = AutoConfig.from_pretrained(name).model_type
-    if kind == "offramp":
+        theirs = AutoConfig.from_pretrained(name)
+    if theirs.model_type == "offramp":
         model = AdaptiveModel.from_pretrained(name).eval()
     else:
-        theirs = AdaptiveModel.from_backbone(name, exits=[AutoConfig.from_pretrained(name).num_hidden_layers])
-        if theirs.config.exit_specs[-1].head != "family":
+        model = AdaptiveModel.from_backbone(name, exits=[theirs.num_hidden_layers])
+        if model.config.exit_specs[-1].head != "family":
             raise BadInput(f"{name} has no classification head, so it has no answers to keep.")
-        model = theirs
-    order = _order(name, model.config, config)
-    full = model.runner()
-    logits = full.answer(texts, policy="never").logits[:, order]
-    return Reference(config.problem.answers(logits), Path(name).name, full.fingerprint)
+    order, full = _order(name, model.config, config), model.runner()
+    return full.answer(texts, policy="never").logits[:, order], full.fingerprint
 
 
 def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offramp.errors import BadValue
 from offramp.recipes.berxit import Alternating, LearnedExits, SelfDistillation
 from offramp.recipes.ebert import Ebert
+from offramp.recipes.imitate import Imitate
 from offramp.recipes.joint import ElasticBert, Joint, Mixed, Pabee
 from offramp.recipes.recipe import Published, Recipe, Stage
 from offramp.recipes.romebert import RomeBert, RomeBertProjected
@@ -38,6 +39,7 @@ RECIPES: Registry[type[Recipe]] = Registry(
         SelfDistillation,
         Mixed,
         Ebert,
+        Imitate,
     ],
 )
 

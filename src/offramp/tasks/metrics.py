@@ -18,7 +18,7 @@ from offramp.problems import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Proble
 from offramp.problems.overlap import exact, f1
 from offramp.registry import Registry
 
-__all__ = ["METRICS", "Metric", "score"]
+__all__ = ["AGREEMENT", "METRICS", "Metric", "score"]
 
 Answers = NDArray[np.int64] | NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -113,6 +113,7 @@ def _accuracy(predictions: Answers, labels: Answers) -> float:
     return float(_right(predictions, labels).mean())
 
 
+AGREEMENT = "agreement"
 SINGLE, VALUES, SPANS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,)
 
 METRICS: Registry[Metric] = Registry(
@@ -128,6 +129,7 @@ METRICS: Registry[Metric] = Registry(
         Metric("spearmanr", _spearman, VALUES),
         Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2, VALUES),
         Metric("span_f1", lambda p, y: float(_overlap(p, y).mean()), SPANS, per_row=_overlap),
+        Metric(AGREEMENT, _accuracy, per_row=_right),  # where the labels are another model's answers
         Metric("exact_match", lambda p, y: float(_exact(p, y).mean()), SPANS, per_row=_exact),
     ],
 )

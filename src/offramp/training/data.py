@@ -36,9 +36,12 @@ class Data:
     inherited: dict[str, NDArray[np.uint64]] = field(default_factory=dict)  # an offramp backbone's own rows, by role
 
 
-def read_data(settings: Settings) -> Data:
-    """Read the splits, say what was skipped, set the calibration rows aside."""
-    task, train, dev = _task(settings) if settings.task is not None else _own(settings)
+def read_data(settings: Settings, answered: tuple[Task, Rows, dict[str, Rows]] | None = None) -> Data:
+    """Read the splits, say what was skipped, set the calibration rows aside.
+
+    `answered` are rows that have no labels, with a teacher's answers in their place.
+    """
+    task, train, dev = answered or (_task(settings) if settings.task is not None else _own(settings))
     for rows in (train, *dev.values()):
         for note in rows.skipped:
             logger.warning("%s", note)

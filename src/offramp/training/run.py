@@ -33,6 +33,7 @@ from offramp.files.faults import loading
 from offramp.files.writing import writing
 from offramp.model import AdaptiveModel
 from offramp.recipes import Recipe, Stage, check, make
+from offramp.recipes.imitate import Imitate
 from offramp.tasks import Rows, Task, labels
 from offramp.tasks.own import understood
 from offramp.traces.hashes import hashes_of
@@ -40,6 +41,7 @@ from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
 from offramp.training.data import Data, read_data, reorder_labels, warn_of_overlap
 from offramp.training.examples import Examples, Padder
+from offramp.training.imitating import imitated_model, run_from_states, unlabelled
 from offramp.training.lock import only_run_in
 from offramp.training.progress import Progress
 from offramp.training.scores import flat_scores, per_exit
@@ -91,8 +93,8 @@ def _train(settings: Settings, processes: PartialState, resume: bool, overwrite:
     if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
         return read_result(output)
-    data = read_data(settings)
     recipe = make(settings.recipe, settings.recipe_options)
+    data = read_data(settings, unlabelled(settings, recipe))
     set_seed(settings.seed)
     model = build(settings, recipe, data.task)
     if (width := recipe.width()) is not None:
@@ -131,6 +133,8 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     """Exits on the backbone, as the recipe and the task need them; or an offramp model as it is."""
     with loading(settings.backbone):
         config = AutoConfig.from_pretrained(settings.backbone)
+    if isinstance(recipe, Imitate):
+        return _named(imitated_model(settings), settings, task)
     if config.model_type == "offramp":
         return _again(settings, recipe, task)
     exits = settings.exits
@@ -172,9 +176,14 @@ def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     promise.forget(model.config)
     if plain:
         model = _with_exits(model, settings, recipe)
-    config = model.config
-    for spec in config.exit_specs:
+    for spec in model.config.exit_specs:
         model.exits.head(spec.layer).temperature = spec.temperature
+    return _named(model, settings, task)
+
+
+def _named(model: AdaptiveModel, settings: Settings, task: Task) -> AdaptiveModel:
+    """With its classes called as the task calls them."""
+    config = model.config
     names = labels.fit(settings.backbone, config.labels, config.problem, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
@@ -256,6 +265,10 @@ class Job:
             return told
         if epochs == 0:
             return {"stage": stage.name, "skipped": True}
+        if stage.from_states:
+            told = run_from_states(self.model, self.recipe, self.data.train, self.settings, epochs, place)
+            self._release()
+            return {"stage": stage.name, "epochs": epochs} | told
         trainer = self.trainer(place, stage, epochs)
         checkpoint = folder.last_checkpoint(place)
         if checkpoint is not None:
