@@ -40,6 +40,7 @@ PAGES = (
     "calibrating-again.md",
     "questions.md",
     "runtimes.md",
+    "adapting.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,6 +186,8 @@ def models(tmp_path_factory):
 
 
 def layers(model, policy: str) -> list[int]:
+    if policy.startswith("risk:"):  # a judge, as calibrate fits one
+        policy = f"{policy}:0,0,0:1,1,1"
     return [answer.exit_layer for answer in model.predict(TEXTS, policy=policy)]
 
 
@@ -478,3 +481,16 @@ def test_runtimes_runs(place):
     assert set(told) | set(told["made"]) | set(told["checked"]) <= named(parts["The model folder"])
     assert all(row["throughput"] > 0 and 0 <= row["agreement"] <= 1 for row in measured["rows"])
     assert {codes(line[0])[0] for line in table(read("runtimes.md"), "`--int8`")} == {*KINDS, "none"}
+
+
+# -- adapting --------------------------------------------------------------------------------------
+
+
+def test_adapting_runs(place):
+    shutil.copytree(place / "my-model", place / "my-classifier")
+    for seed, (name, count) in enumerate({"texts": 900, "more-texts": 60, "fresh-texts": 200}.items()):
+        write_rows(place / f"{name}.txt", count, 30 + seed, labelled=False)
+    run_page("adapting.md", refusing=("calibrate",))
+    told = json.loads((place / "fast" / "calibration.json").read_text())
+    assert "at most 2 % answers that differ from my-classifier's" in told["sentence"]
+    assert offramp.load(place / "faster", backend="onnx").config.calibrated is not None
