@@ -129,10 +129,12 @@ LEVELS = [
     },
     {"backends", "runner"},
     {"model"},
+    {"imitation"},
     {"loading", "convert", "traces", "training", "export"},
     {"report", "evaluation"},
     {"calibration", "submissions"},
     {"tuning", "benchmark"},
+    {"adapting"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

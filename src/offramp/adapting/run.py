@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from offramp import card
-from offramp.adapting.imitation import ImitationOptions, imitate
-from offramp.adapting.original import cut_to, with_new_exits
 from offramp.adapting.possible import possible
-from offramp.adapting.states import States, record_states
 from offramp.adapting.texts import Parts, read_parts, task_of
 from offramp.adapting.work import Work, work_beside
 from offramp.attach import ExitOptions
@@ -36,6 +33,9 @@ from offramp.evaluation.points import Scorer
 from offramp.export.options import ExportOptions, Texts
 from offramp.files.reading import Source
 from offramp.files.writing import check_free, staged_folder, write_together
+from offramp.imitation.heads import ImitationOptions, imitate
+from offramp.imitation.original import cut_to, with_new_exits
+from offramp.imitation.states import States, record_states
 from offramp.loading import load
 from offramp.model import AdaptiveModel
 from offramp.report.page import render

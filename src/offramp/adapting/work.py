@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from offramp.adapting.states import States
 from offramp.errors import BadValue, CannotWrite
 from offramp.files.writing import writing
+from offramp.imitation.states import States
 
 __all__ = ["Work", "work_beside"]
 

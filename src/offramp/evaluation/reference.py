@@ -9,23 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from transformers import AutoConfig
 
 from offramp.batching import Text
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadValue
 from offramp.export.folder import source_of
-from offramp.files.faults import loading
+from offramp.imitation.teacher import logits_of_model
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows, rows_for
 from offramp.traces.about import of_data
 from offramp.traces.hashes import hashes_of
 from offramp.traces.recording import Reference
 
-__all__ = ["logits_of_model", "named_reference", "reference_for"]
+__all__ = ["named_reference", "reference_for"]
 
 logger = logging.getLogger("offramp")
 
@@ -75,31 +73,3 @@ def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
 def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
     logits, fingerprint = logits_of_model(name, config, texts)
     return Reference(config.problem.answers(logits), Path(name).name, fingerprint)
-
-
-def logits_of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> tuple[Any, str]:
-    """What another model says at its full depth, its classes in the order of ours; and its fingerprint."""
-    from offramp.model import AdaptiveModel
-
-    with loading(name):
-        theirs = AutoConfig.from_pretrained(name)
-    if theirs.model_type == "offramp":
-        model = AdaptiveModel.from_pretrained(name).eval()
-    else:
-        model = AdaptiveModel.from_backbone(name, exits=[theirs.num_hidden_layers])
-        if model.config.exit_specs[-1].head != "family":
-            raise BadInput(f"{name} has no classification head, so it has no answers to keep.")
-    order, full = _order(name, model.config, config), model.runner()
-    return full.answer(texts, policy="never").logits[:, order], full.fingerprint
-
-
-def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:
-    """Where each of our labels stands among theirs."""
-    if theirs.problem is not ours.problem:
-        raise BadInput(f"{name} answers with {theirs.problem.title}, and this model with {ours.problem.title}.")
-    names, wanted = ([label.casefold() for label in one.labels] for one in (theirs, ours))
-    if ours.problem.is_regression:
-        return [0]
-    if sorted(names) != sorted(wanted):
-        raise BadInput(f"{name} answers with {', '.join(theirs.labels)}, and this model with {', '.join(ours.labels)}.")
-    return [names.index(label) for label in wanted]

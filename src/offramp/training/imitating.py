@@ -12,14 +12,14 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig
 
-from offramp.adapting.imitation import ImitationOptions, imitate
-from offramp.adapting.original import with_new_exits
-from offramp.adapting.states import record_states
 from offramp.attach import ExitOptions
 from offramp.errors import BadInput, BadValue
-from offramp.evaluation.reference import logits_of_model
 from offramp.files.faults import loading
 from offramp.files.reading import Source, columns_of, format_of, read_texts
+from offramp.imitation.heads import ImitationOptions, imitate
+from offramp.imitation.original import with_new_exits
+from offramp.imitation.states import record_states
+from offramp.imitation.teacher import logits_of_model
 from offramp.model import AdaptiveModel
 from offramp.problems import MULTI_LABEL
 from offramp.recipes import Recipe

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offramp.adapting.states import States
 from offramp.errors import BadValue
 from offramp.exits import Head
+from offramp.imitation.states import States
 from offramp.problems import Problem
 
 __all__ = ["ImitationOptions", "imitate", "usual_epochs"]
