@@ -10,6 +10,8 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.calibration.judge import fit
+from offramp.calibration.risks import Promise
+from offramp.calibration.sequence import fixed_sequence
 from offramp.cli.main import main
 from offramp.errors import BadValue
 from offramp.policies import Judged, parse
@@ -85,3 +87,40 @@ def test_a_judge_of_other_exits_is_refused(model):
     config = AdaptiveModel.from_pretrained(model).config
     with pytest.raises(BadValue, match="a judge of 1 and 2 early exits"):
         config.choose("risk:0.1:1:1,2")
+
+
+def test_the_promise_about_a_reference_is_kept_by_a_judge_that_was_fitted_on_other_rows():
+    """Hundreds of calibrations: exits, the last one included, that differ from the reference now and then."""
+    rng, promise, trials, broken, given = np.random.default_rng(0), Promise("disagreement", 0.05, 0.9), 600, 0, 0
+    known: dict[int, float] = {}
+    thresholds = np.array([0.0, *np.geomspace(0.002, 0.9, 40)])
+    curves = np.array([[0.4, 1.4], [-0.2, 1.8]])  # offset and slope of each early exit
+    last = 0.02  # how often the last exit itself differs
+
+    def drawn(rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the judge reads at each early exit, and how likely each exit, the last included, differs."""
+        sure = rng.gamma(2.0, 1.5, (rows, 2))
+        chances = 1 / (1 + np.exp(curves[:, 1] * sure - curves[:, 0]))
+        return sure, np.concatenate([chances, np.full((rows, 1), last)], axis=1)
+
+    def leaving(sure: np.ndarray, values: np.ndarray, judge) -> np.ndarray:
+        """The value of the exit where each row leaves, at every threshold, (thresholds, rows)."""
+        offsets, slopes = (np.array(each) for each in judge)
+        leaves = 1 / (1 + np.exp(slopes * sure - offsets)) < thresholds[:, None, None]
+        where = np.concatenate([leaves, np.ones_like(leaves[:, :, :1])], axis=2).argmax(2)
+        return values[np.arange(len(values)), where]
+
+    def p_value(errors: int, rows: int) -> float:
+        if errors not in known:
+            known[errors] = promise.p_value(np.arange(rows) < errors)
+        return known[errors]
+
+    truth = drawn(4000)
+    for _ in range(trials):
+        (sure, chances), (tested, risks) = drawn(200), drawn(600)
+        judge = fit(sure, rng.random(chances[:, :2].shape) < chances[:, :2])
+        errors = leaving(tested, rng.random(risks.shape) < risks, judge).sum(1)
+        place = fixed_sequence([p_value(int(one), 600) for one in errors], promise.level)
+        given += place is not None
+        broken += place is not None and leaving(*truth, judge)[place].mean() > promise.risk
+    assert broken / trials <= 0.1 + 3 * np.sqrt(0.09 / trials) and given > 0.9 * trials

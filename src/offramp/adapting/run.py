@@ -44,7 +44,7 @@ from offramp.tasks.rows import TaskRows
 from offramp.traces.about import cpu_name
 from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import UNKNOWN, earlier_rows, read_hashes, write_hashes
-from offramp.tuning.choosing import TuneOptions, candidates, judged_by, line_of, policies_for, told
+from offramp.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
 from offramp.tuning.costs import measure
 from offramp.tuning.search import Candidate
 
@@ -188,10 +188,11 @@ class Job:
         trace = obtain_trace(runner, data, self._file("choice"))
         asked = grid(policies_for(tuning.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
         costs = measure(runner, runner.stepper, data.rows.texts[:TIMED], tuning.batch, asked)
-        found = candidates(trace, self.promise, costs, tuning, range(len(points) - 1))
+        early = range(len(points) - 1)
+        found = candidates(trace, self.promise, costs, tuning, early)
         self.say("\n".join([told(costs), *(line_of(one, [point.layer for point in points]) for one in found[:3])]))
         if not found:
-            raise NoPromise(self._none())
+            raise NoPromise(" ".join([self._none(), *at_more_risk(trace, self.promise, costs, tuning, early)]))
         layers = [points[place].layer for place in found[0].places]
         self._promised(self._written(layers), found[0])
         return layers

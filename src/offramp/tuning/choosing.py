@@ -15,9 +15,10 @@ from offramp.tuning.costs import Costs
 from offramp.tuning.knobs import knob
 from offramp.tuning.search import Candidate, search
 
-__all__ = ["AUTO", "TuneOptions", "candidates", "judged_by", "line_of", "policies_for", "told"]
+__all__ = ["AUTO", "TuneOptions", "at_more_risk", "candidates", "judged_by", "line_of", "policies_for", "told"]
 
 AUTO = "auto"
+LARGER = (0.02, 0.03, 0.05, 0.1, 0.2)  # risks that are tried where the promised one is too small
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
 
 
@@ -47,6 +48,17 @@ def candidates(
         turn = knob(name, trace, losses)
         found += search(trace, turn, costs, options.batch, losses, MARGIN * promise.risk, allowed)
     return sorted(found, key=lambda one: one.seconds)
+
+
+def at_more_risk(
+    trace: Trace, promise: Promise, costs: Costs, options: TuneOptions, allowed: Sequence[int]
+) -> list[str]:
+    """Where nothing keeps the promise: the least risk at which something would, in words."""
+    layers = [point.layer for point in trace.points]
+    for risk in (one for one in LARGER if one > promise.risk):
+        if found := candidates(trace, replace(promise, risk=risk), costs, options, allowed):
+            return [f"At {100 * risk:g} % it could be: {line_of(found[0], layers)}."]
+    return ["Not at any risk below a fifth: these exits differ too often."]
 
 
 def judged_by(trace: Trace, policy: Policy) -> Trace:

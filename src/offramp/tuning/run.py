@@ -32,7 +32,7 @@ from offramp.model import AdaptiveModel
 from offramp.policies import Policy
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
-from offramp.tuning.choosing import AUTO, TuneOptions, candidates, judged_by, line_of, policies_for, told
+from offramp.tuning.choosing import AUTO, TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
 from offramp.tuning.costs import measure
 from offramp.tuning.knobs import TUNABLE
 from offramp.tuning.search import Candidate
@@ -123,8 +123,9 @@ def found_on(
         asked = grid(policies_for(options.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
         costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, asked)
         found = candidates(trace, promise, costs, options, _allowed(made))
+        more = [] if found else at_more_risk(trace, promise, costs, options, _allowed(made))
     layers = [point.layer for point in making.points]
-    return (found[0] if found else None), [told(costs), *(line_of(one, layers) for one in found[:3])]
+    return (found[0] if found else None), [told(costs), *more, *(line_of(one, layers) for one in found[:3])]
 
 
 def _allowed(made: Made) -> list[int]:
