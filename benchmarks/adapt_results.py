@@ -116,7 +116,13 @@ def _of_line(line: str, several: bool) -> Row:
 
 
 CASES = [
-    Case("minilm-sst2", "all-MiniLM-L6-v2", glue("sst-2"), (12000, 12000, 4000), labelled=("deebert", "joint")),
+    Case(
+        "minilm-sst2",
+        "all-MiniLM-L6-v2",
+        glue("sst-2"),
+        (12000, 12000, 4000),
+        labelled=("deebert", "deebert-attention", "joint", "joint-attention", "romebert-sd-attention"),
+    ),
     Case("minilm-sst2-2000", "all-MiniLM-L6-v2", glue("sst-2"), (12000, 2000, 4000), like="minilm-sst2"),
     Case("mpnet-sst2", "all-mpnet-base-v2", glue("sst-2"), (6000, 12000, 4000)),
     Case("mpnet-sst2-2000", "all-mpnet-base-v2", glue("sst-2"), (6000, 2000, 4000), like="mpnet-sst2"),
@@ -249,10 +255,12 @@ def with_labels(
 ) -> dict[str, dict[str, float]]:
     """The same texts with their labels, three epochs of a published recipe on the user's model, and its promise."""
     folder, labelled = work / recipe, write_rows(work / "labelled.csv", parts.texts, True)
-    epochs = "0,3" if recipe == "deebert" else "3"
+    name, attention = recipe.removesuffix("-attention"), recipe.endswith("-attention")
+    how = ["--recipe", name, "--epochs", "0,3" if name == "deebert" else "3"]
+    how += ["--heads", "attention"] if attention else []
     files = ["--train-file", labelled, "--dev-file", work / "dev.csv", *columns, "--calibration-split", "0.2"]
     if not (folder / "scores.json").is_file():
-        offramp_call("train", plain, "--recipe", recipe, "--epochs", epochs, *files, "--output", folder, "--overwrite")
+        offramp_call("train", plain, *how, *files, "--output", folder, "--overwrite")
     done = subprocess.run(
         [sys.executable, "-m", "offramp", "calibrate", folder, *PROMISE, "--reference", plain], check=False
     )

@@ -16,6 +16,7 @@ from offramp.report.figures import COLOURS
 from offramp.tasks import TASKS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
+from write_adapt import section as adapt_section
 from write_calibration import section
 from write_findings import low_exits, on_the_way, slow_heads, told_apart
 from write_squad import section as squad_section
@@ -239,6 +240,7 @@ def main() -> None:
     )
     lines += on_the_way(runs)
     lines += section()
+    lines += adapt_section()
     lines += width_section()
     lines += squad_section()
     lines += elue(runs)
