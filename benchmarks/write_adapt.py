@@ -22,8 +22,8 @@ MADE = """\
 `benchmarks/adapt_results.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. For each task a part of the training
 rows fine-tunes "the user's model" (`--recipe plain`); other training rows without their labels are the texts of
 `offramp adapt`, everything else as it comes; *promise* is at 90 % confidence, tested on texts of its own. *other rows*
-are training rows that nobody used, *dev* is dev (of r52 and 20newsgroups the test set). *differ*: answers unlike the user's
-model's; *layers*: times fewer; *seconds*: times faster than the user's model in one run, both in torch float32.
+are training rows that nobody used, *dev* is dev (of r52 and 20newsgroups the test set). *differ*: answers unlike the
+user's model's; *layers*: times fewer; *seconds*: times faster than the user's model in one run, both in torch float32.
 SST-2's training rows are phrases of sentences that they share, so *other rows* flatter and dev is the sterner test."""
 LABELLED = """\
 The same 12,000 texts of SST-2 with their labels, three epochs on the user's model, calibrated against its answers

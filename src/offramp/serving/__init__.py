@@ -1,0 +1,1 @@
+"""A server that existing clients can talk to, and that watches its promise while it serves."""
