@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     data = rows_for(args.model, model.config, given(args), "dev")
     chosen = args.peers or tuple(installed)
     options = BenchmarkOptions(args.batch, chosen, args.rounds, args.rows, args.threads, not args.no_memory)
-    texts = texts_for(args.model, model.config, DataOptions(data_dir=args.data_dir))
+    texts = texts_for(args.model, model.config, DataOptions(task=args.task, data_dir=args.data_dir))
     if not texts.scales:  # nothing else is at hand
         texts = texts_for(args.model, model.config, given(args))
     results = benchmark(model, data, texts, options, say)

@@ -1,0 +1,332 @@
+"""One thread owns the model: it takes what waits, oldest first, as many tokens as pay, and answers it.
+
+Nobody waits for a batch to fill. Rows that were drawn for the audit go on to full depth when nothing else waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from offramp.batching import Ragged, Text, Tokens
+from offramp.errors import BadValue
+from offramp.loop import run, within_budget
+from offramp.policies import Never, Policy
+from offramp.runner import Runner
+from offramp.serving.audit import Audit
+
+__all__ = ["Asked", "Engine", "Full", "Replied", "Stopped", "TooLong"]
+
+logger = logging.getLogger("offramp")
+
+IDLE = 0.2  # seconds between two beats of a thread that has nothing to do
+AUDITED = 256  # rows that may wait for their audit; while there are more, none are drawn
+
+
+class Full(Exception):
+    """The queue has no room; try again after so many seconds."""
+
+    def __init__(self, seconds: float):
+        super().__init__("The queue is full.")
+        self.seconds = seconds
+
+
+class TooLong(Exception):
+    """A text has more tokens than the model takes."""
+
+
+class Stopped(Exception):
+    """The server is not ready, or drains."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request wants beside its texts."""
+
+    policy: Policy | None = None  # in place of the model's
+    max_layers: int | None = None
+    deadline: float | None = None  # by the monotonic clock: behind it rows leave at the first exit
+
+
+@dataclass(frozen=True)
+class Replied:
+    """The answers to one request, in its order."""
+
+    logits: NDArray[np.float32]  # (rows, classes)
+    layers: NDArray[np.int64]  # (rows,)
+    tokens: int
+    outside: bool  # a policy, a budget or a deadline of its own: what was promised does not hold for it
+
+
+@dataclass
+class Ticket:
+    """A request inside the engine."""
+
+    ids: Ragged
+    types: Ragged | None
+    asked: Asked
+    future: Future[Replied]
+    logits: NDArray[np.float32]
+    layers: NDArray[np.int64]
+    drawn: NDArray[np.bool_]  # for the audit, before anything was decided
+    left: int
+    outside: bool = False
+    arrived: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One row."""
+
+    ticket: Ticket
+    row: int
+    length: int
+
+
+class Engine:
+    """A model that answers requests, and watches its promise."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        batch_tokens: int = 2048,
+        queue_rows: int = 2048,
+        audit: float = 0.0,
+        on_alarm: str = "warn",
+        watch: Callable[[str, float], None] = lambda name, value: None,
+    ):
+        self.runner, self.batch_tokens, self.queue_rows = runner, batch_tokens, queue_rows
+        self.policy = runner.config.choose()
+        promised = runner.config.calibrated and runner.config.calibrated.get("promise")
+        self.audit = Audit(float(promised["risk"])) if promised and promised["of"] == "disagreement" else None
+        self.share = audit if self.audit is not None else 0.0
+        self.on_alarm, self.watch = on_alarm, watch
+        self.beat = time.monotonic()
+        self.ready = False
+        self.draining = False
+        self.pace = 0.01  # seconds of a row, measured as it goes
+        self._waiting: deque[Waiting] = deque()
+        self._audits: deque[tuple[Waiting, NDArray[np.float32]]] = deque()
+        self._news = threading.Condition()
+        self._stop = False
+        self._coin = random.Random()
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+
+    # -- from outside ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Warm up in the model's thread, then serve."""
+        self._thread.start()
+
+    def stop(self, wait: float = 30.0) -> None:
+        """Answer what waits, then end."""
+        with self._news:
+            self.draining = self._stop = True
+            self._news.notify()
+        self._thread.join(wait)
+
+    @property
+    def depth(self) -> int:
+        """Rows that wait."""
+        return len(self._waiting)
+
+    def tokenised(self, texts: Sequence[Text], truncate: bool) -> tuple[Ragged, Ragged | None]:
+        """Texts as tokens; may run in any thread."""
+        tokens = Tokens(self.runner.tokenizer, self.runner.limit, self.runner.config.reads_pairs)
+        ids, types = tokens.read(list(texts), 0)
+        if tokens.cut and not truncate:
+            raise TooLong(f"{tokens.cut} of the texts are longer than {self.runner.limit} tokens; send truncate: true.")
+        return ids, types
+
+    def submit(self, ids: Ragged, types: Ragged | None, asked: Asked) -> Future[Replied]:
+        """Put a request into the queue."""
+        if asked.policy is not None:
+            asked.policy.check(self.runner.config.shape)
+        if asked.max_layers is not None:
+            within_budget(self.runner.stepper.exits, asked.max_layers)
+        rows = len(ids.lengths)
+        future: Future[Replied] = Future()
+        drawn = np.array([self.share > 0 and self._coin.random() < self.share for _ in range(rows)], dtype=bool)
+        outside = asked.policy is not None or asked.max_layers is not None
+        with self._news:
+            if self.draining or not self.ready:
+                raise Stopped("The server drains." if self.draining else "The model is being loaded.")
+            if len(self._waiting) + rows > self.queue_rows:
+                raise Full(max(1.0, self.pace * len(self._waiting)))
+            if outside or len(self._audits) >= AUDITED:
+                drawn[:] = False
+            empty = np.zeros((rows, self.runner.config.num_labels), np.float32)
+            ticket = Ticket(ids, types, asked, future, empty, np.zeros(rows, np.int64), drawn, rows, outside)
+            self._waiting.extend(Waiting(ticket, row, int(ids.lengths[row])) for row in range(rows))
+            self._news.notify()
+        return future
+
+    # -- the model's thread ----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            with self.runner.stepper.answering():
+                self._warm_up()
+                self.ready = True
+                while True:
+                    batch = self._next()
+                    self.beat = time.monotonic()
+                    if batch is None:
+                        return
+                    if batch:
+                        self._answer(batch)
+                    elif self._audits:
+                        self._look_again()
+        except Exception:
+            logger.exception("The model's thread ended.")
+            self.ready = False
+            raise
+
+    def _warm_up(self) -> None:
+        texts: list[Any] = ["a text to warm up with", "another one"]
+        if self.runner.config.reads_pairs:
+            texts = [(text, text) for text in texts]
+        ids, types = self.tokenised(texts, truncate=True)
+        for policy in (Never(), self.policy):
+            run(self.runner.stepper, self._batch(ids, types, np.arange(len(texts))), policy)
+
+    def _next(self) -> list[Waiting] | None:
+        """Rows that are run together: one policy and budget, so many padded tokens; None: it is over."""
+        with self._news:
+            if not self._waiting and not self._audits and not self._stop:
+                self._news.wait(IDLE)
+            while self._waiting and self._waiting[0].ticket.future.cancelled():
+                self._waiting.popleft()  # its client hung up
+            if not self._waiting:
+                return None if self._stop else []
+            first = self._waiting[0]
+            taken: list[Waiting] = []
+            others: deque[Waiting] = deque()
+            longest = 0
+            while self._waiting:
+                row = self._waiting.popleft()
+                if row.ticket.future.cancelled():
+                    continue
+                wide = max(longest, row.length)
+                fits = not taken or wide * (len(taken) + 1) <= self.batch_tokens
+                if fits and row.ticket.asked == first.ticket.asked:
+                    taken.append(row)
+                    longest = wide
+                else:
+                    others.append(row)
+                    if not fits:
+                        break
+            others.extend(self._waiting)
+            self._waiting = others
+        return taken
+
+    def _answer(self, rows: list[Waiting]) -> None:
+        began, asked = time.monotonic(), rows[0].ticket.asked
+        policy, budget = asked.policy or self._own_policy(), asked.max_layers
+        if asked.deadline is not None and began > asked.deadline:
+            budget = self.runner.stepper.exits[0].layer
+            for row in rows:
+                row.ticket.outside = True
+        ids, types = _joined(rows)
+        order = np.argsort(ids.lengths, kind="stable")
+        try:
+            answered = run(self.runner.stepper, self._batch(ids, types, order), policy, budget)
+        except Exception as err:  # of this batch: the next one may do
+            logger.exception("A batch of %d rows failed.", len(rows))
+            for row in rows:
+                _fail(row.ticket.future, err)
+            return
+        logits, layers = answered.logits.float().numpy(), answered.layer.numpy()
+        self.pace = 0.9 * self.pace + 0.1 * (time.monotonic() - began) / len(rows)
+        for place, number in enumerate(order):
+            self._resolve(rows[number], logits[place], int(layers[place]))
+        self.watch("rows", len(rows))
+        self.watch("batch_seconds", time.monotonic() - began)
+
+    def _resolve(self, row: Waiting, logits: NDArray[np.float32], layer: int) -> None:
+        ticket = row.ticket
+        ticket.logits[row.row], ticket.layers[row.row] = logits, layer
+        ticket.left -= 1
+        self.watch("exit_layer", layer)
+        if ticket.drawn[row.row]:
+            if layer == self.runner.config.num_layers:
+                self._seen(differs=False)
+            else:
+                self._audits.append((row, logits.copy()))
+        if not ticket.left and not ticket.future.cancelled():
+            outside = ticket.outside or isinstance(self._own_policy(), Never) != isinstance(self.policy, Never)
+            reply = Replied(ticket.logits, ticket.layers, int(ticket.ids.lengths.sum()), outside)
+            if ticket.future.set_running_or_notify_cancel():
+                ticket.future.set_result(reply)
+            self.watch("request_seconds", time.monotonic() - ticket.arrived)
+
+    def _look_again(self) -> None:
+        """Some of the rows that were drawn, at full depth."""
+        some = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
+        rows, early = [row for row, _ in some], np.stack([logits for _, logits in some])
+        ids, types = _joined(rows)
+        answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(rows))), Never())
+        problem = self.runner.config.problem
+        tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
+        late = problem.answers(answered.logits.float().numpy())
+        for differs in problem.differ(problem.answers(early), late, tolerance):
+            self._seen(bool(differs))
+
+    def _seen(self, differs: bool) -> None:
+        if self.audit is None:
+            return
+        before, self.audit = self.audit, self.audit.after(differs)
+        if self.audit.alarm and not before.alarm:
+            which = "is broken" if self.audit.broken else "drifts"
+            logger.warning(
+                "The promise %s: %d of %d audited answers differ, and %.3g was promised.",
+                which,
+                self.audit.different,
+                self.audit.audited,
+                self.audit.risk,
+            )
+
+    def _own_policy(self) -> Policy:
+        """The model's, unless its alarm was to stop it."""
+        stopped = self.on_alarm == "never" and self.audit is not None and self.audit.alarm
+        return Never() if stopped else self.policy
+
+    def _batch(self, ids: Ragged, types: Ragged | None, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        table, real = ids.padded(rows, self.runner.tokenizer.pad_token_id or 0)
+        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
+        if types is not None:
+            batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
+        return {key: value.to(self.runner.device) for key, value in batch.items()}
+
+
+def _fail(future: Future[Replied], err: Exception) -> None:
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(err)
+
+
+def _joined(rows: Sequence[Waiting]) -> tuple[Ragged, Ragged | None]:
+    """The tokens of rows of several requests."""
+
+    def of(kind: str) -> Ragged | None:
+        parts = [getattr(row.ticket, kind) for row in rows]
+        if any(part is None for part in parts):
+            return None
+        each = [part.values[part.starts[row.row] :][: row.length] for part, row in zip(parts, rows, strict=True)]
+        return Ragged(np.concatenate(each), np.array([len(one) for one in each], dtype=np.int64))
+
+    ids = of("ids")
+    if ids is None:
+        raise BadValue("rows without tokens")
+    return ids, of("types")
