@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": "lay the curves of several evaluations side by side",
     "calibrate": "choose the cheapest threshold that keeps a promise about quality",
     "predict": "answer the texts of a file, easy ones after few layers",
+    "serve": "answer over HTTP, in the shapes that existing clients speak, and watch the promise",
     "export": "write a model for ONNX Runtime or OpenVINO, in int8 where that keeps its answers",
     "tune": "choose the exits that make an export quickest within a risk",
     "benchmark": "measure a model against what people use instead",

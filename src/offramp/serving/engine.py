@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from offramp.batching import Ragged, Text, Tokens
 from offramp.errors import BadValue
 from offramp.loop import run, within_budget
 from offramp.policies import Never, Policy
+from offramp.prediction import SpanAnswer
 from offramp.runner import Runner
 from offramp.serving.audit import Audit
 
@@ -119,6 +120,9 @@ class Engine:
         self.pace = 0.01  # seconds of a row, measured as it goes
         self._waiting: deque[Waiting] = deque()
         self._audits: deque[tuple[Waiting, NDArray[np.float32]]] = deque()
+        self._questions: deque[tuple[str, str, Future[SpanAnswer]]] = deque()
+        self.layers: Counter[int] = Counter()  # rows by the layer that they left at
+        self.recent: deque[float] = deque(maxlen=1000)  # seconds of requests
         self._news = threading.Condition()
         self._stop = False
         self._coin = random.Random()
@@ -173,6 +177,18 @@ class Engine:
             self._news.notify()
         return future
 
+    def question(self, question: str, context: str) -> Future[SpanAnswer]:
+        """The answer to a question; each runs for itself, its windows together."""
+        future: Future[SpanAnswer] = Future()
+        with self._news:
+            if self.draining or not self.ready:
+                raise Stopped("The server drains." if self.draining else "The model is being loaded.")
+            if len(self._questions) >= self.queue_rows:
+                raise Full(1.0)
+            self._questions.append((question, context, future))
+            self._news.notify()
+        return future
+
     # -- the model's thread ----------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -187,6 +203,8 @@ class Engine:
                         return
                     if batch:
                         self._answer(batch)
+                    elif self._questions:
+                        self._answer_question(*self._questions.popleft())
                     elif self._audits:
                         self._look_again()
         except Exception:
@@ -196,6 +214,9 @@ class Engine:
 
     def _warm_up(self) -> None:
         texts: list[Any] = ["a text to warm up with", "another one"]
+        if self.runner.config.problem.is_span:
+            list(self.runner.predict([("a question", "a context")]))
+            return
         if self.runner.config.reads_pairs:
             texts = [(text, text) for text in texts]
         ids, types = self.tokenised(texts, truncate=True)
@@ -205,12 +226,12 @@ class Engine:
     def _next(self) -> list[Waiting] | None:
         """Rows that are run together: one policy and budget, so many padded tokens; None: it is over."""
         with self._news:
-            if not self._waiting and not self._audits and not self._stop:
+            if not (self._waiting or self._audits or self._questions or self._stop):
                 self._news.wait(IDLE)
             while self._waiting and self._waiting[0].ticket.future.cancelled():
                 self._waiting.popleft()  # its client hung up
             if not self._waiting:
-                return None if self._stop else []
+                return None if self._stop and not self._questions else []
             first = self._waiting[0]
             taken: list[Waiting] = []
             others: deque[Waiting] = deque()
@@ -255,10 +276,27 @@ class Engine:
         self.watch("rows", len(rows))
         self.watch("batch_seconds", time.monotonic() - began)
 
+    def _answer_question(self, question: str, context: str, future: Future[SpanAnswer]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        began = time.monotonic()
+        try:
+            (found,) = self.runner.predict([(question, context)], progress=False)
+            assert isinstance(found, SpanAnswer)
+        except Exception as err:
+            future.set_exception(err)
+            return
+        self.layers[found.exit_layer] += 1
+        self.recent.append(time.monotonic() - began)
+        self.watch("rows", 1)
+        self.watch("exit_layer", found.exit_layer)
+        future.set_result(found)
+
     def _resolve(self, row: Waiting, logits: NDArray[np.float32], layer: int) -> None:
         ticket = row.ticket
         ticket.logits[row.row], ticket.layers[row.row] = logits, layer
         ticket.left -= 1
+        self.layers[layer] += 1
         self.watch("exit_layer", layer)
         if ticket.drawn[row.row]:
             if layer == self.runner.config.num_layers:
@@ -270,7 +308,8 @@ class Engine:
             reply = Replied(ticket.logits, ticket.layers, int(ticket.ids.lengths.sum()), outside)
             if ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_result(reply)
-            self.watch("request_seconds", time.monotonic() - ticket.arrived)
+            self.recent.append(time.monotonic() - ticket.arrived)
+            self.watch("request_seconds", self.recent[-1])
 
     def _look_again(self) -> None:
         """Some of the rows that were drawn, at full depth."""
