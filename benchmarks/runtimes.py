@@ -89,7 +89,7 @@ def in_turns(ways: dict[str, Callable[[Any, Any], Any]], batches: Sequence[Any],
 def precisions(args: argparse.Namespace) -> None:
     """Every kind, smoothed or not: each exit's answers, and who leaves elsewhere than in float32."""
     model = AdaptiveModel.from_pretrained(args.model).eval()
-    given = DataOptions(data_dir=args.data_dir)
+    given = DataOptions(task="sst-2", data_dir=args.data_dir)
     scales = texts_for(args.model, model.config, given).scales
     dev = rows_for(args.model, model.config, given, "dev").rows.texts
     policy = offramp.load(args.model, "onnx").config.exit_policy
@@ -167,7 +167,7 @@ def _int8(model: AdaptiveModel, texts: Sequence[Text], exits: Sequence[int]) -> 
 def tuned(args: argparse.Namespace) -> None:
     """The export as it is against its own precision without cuts; and what the runtime spends its time on."""
     model, runner = AdaptiveModel.from_pretrained(args.model).eval(), offramp.load(args.model, "onnx")
-    given, policy = DataOptions(data_dir=args.data_dir), runner.config.exit_policy
+    given, policy = DataOptions(task="sst-2", data_dir=args.data_dir), runner.config.exit_policy
     texts = rows_for(args.model, model.config, given, "dev").rows.texts[::4]
     kind = runner.dtype.removeprefix("int8-").replace("float32", "none")
     options = ExportOptions(int8=kind, exits=[model.config.num_layers], force=True)
@@ -225,7 +225,7 @@ def one_file(args: argparse.Namespace) -> None:
 
     file, policy = write_one_file(Path(args.model), None)
     runner, graph = offramp.load(args.model, "onnx"), OnnxGraph(file)
-    data = rows_for(args.model, runner.config, DataOptions(data_dir=args.data_dir), "dev")
+    data = rows_for(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev")
     texts = data.rows.texts
     number = {"threshold": np.array(getattr(policy, "threshold"), np.float32)}  # noqa: B009
     number["max_layers"] = np.array(runner.config.num_layers, np.int64)
@@ -280,7 +280,7 @@ def growth(args: argparse.Namespace) -> None:
     """Texts a second by length at 16 rows, and by batch at the usual length: the full depth and leaving."""
     runner = offramp.load(args.model, "onnx")
     policy, draw = runner.config.exit_policy, np.random.default_rng(0)
-    data = rows_for(args.model, runner.config, DataOptions(data_dir=args.data_dir), "dev").rows.texts
+    data = rows_for(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
     ids, _ = Tokens(runner.tokenizer, 512).read(data, 0)
     words = ids.values[ids.values > 2000]
     ways: dict[str, Any] = {

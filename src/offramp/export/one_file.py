@@ -25,7 +25,8 @@ from onnx import TensorProto, helper, numpy_helper
 from offramp.backends.segments import SegmentStepper
 from offramp.errors import BadValue
 from offramp.files.writing import writing
-from offramp.policies import Confidence, Entropy, Never, Policy
+from offramp.policies import Confidence, Entropy, Judged, Never, Policy
+from offramp.policies.judged import LIKELIEST
 from offramp.problems import Problem
 
 __all__ = ["check_policy", "compose", "write_one_file"]
@@ -59,8 +60,8 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
 
 def check_policy(chosen: Policy, problem: Problem) -> None:
     """Refuse what a graph cannot decide by itself."""
-    if not isinstance(chosen, Entropy | Confidence) or isinstance(chosen.threshold, tuple):
-        raise BadValue(f"A single file leaves by entropy:T or confidence:T with one number, not by {chosen}.")
+    if not isinstance(chosen, Entropy | Confidence | Judged) or isinstance(chosen.threshold, tuple):
+        raise BadValue(f"A single file leaves by entropy:T, confidence:T or risk:T with one number, not by {chosen}.")
     if not problem.is_one_class:
         raise BadValue("A single file leaves by the certainty of one class, and this model answers otherwise.")
 
@@ -114,12 +115,11 @@ def compose(
 ) -> onnx.ModelProto:
     """The segments as one graph with the exits inside."""
     check_policy(chosen, problem)
-    assert isinstance(chosen, Entropy | Confidence)
-    policy = chosen.name
+    assert isinstance(chosen, Entropy | Confidence | Judged)
     first, main = segments[0].graph, Body("0_")
     ids = [one.name for one in first.input if one.name != "mask"]
     mask = main.add("Cast", "attention_mask", to=TensorProto.BOOL)
-    logits, layer = _exit(main, segments, layers, policy, 0, {**{name: name for name in ids}, "mask": mask})
+    logits, layer = _exit(main, segments, layers, chosen, 0, {**{name: name for name in ids}, "mask": mask})
     main.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     main.nodes.append(helper.make_node("Identity", [layer], ["exit_layer"]))
     classes = next(one for one in first.output if one.name == "logits").type.tensor_type.shape.dim[-1].dim_value
@@ -133,7 +133,7 @@ def compose(
     ]
     graph = helper.make_graph(main.nodes, "offramp", [*tokens, *number], outputs, main.constants)
     made = helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
-    told = {"policy": policy, "threshold": f"{chosen.threshold:g}", "exits": ",".join(map(str, layers))}
+    told = {"policy": chosen.name, "threshold": f"{chosen.threshold:g}", "exits": ",".join(map(str, layers))}
     for key, value in told.items():
         made.metadata_props.add(key=key, value=value)
     return made
@@ -143,7 +143,7 @@ def _exit(
     body: Body,
     segments: Sequence[onnx.ModelProto],
     layers: Sequence[int],
-    policy: str,
+    policy: Policy,
     place: int,
     given: dict[str, str],
 ) -> tuple[str, str]:
@@ -153,7 +153,7 @@ def _exit(
     layer = body.add("Expand", body.numbers(layers[place]), rows)
     if place == len(segments) - 1:
         return said["logits"], layer
-    stay = body.add("Not", _leaves(body, said["logits"], policy))
+    stay = body.add("Not", _leaves(body, said["logits"], policy, place))
     deeper = body.add("LessOrEqual", body.constant(np.array(layers[place + 1], np.int64)), "max_layers")
     stay = body.add("And", stay, deeper)
     kept = body.add("Squeeze", body.add("NonZero", stay), body.numbers(0))  # the numbers of the rows that stay
@@ -166,23 +166,32 @@ def _exit(
     return named[0], named[1]
 
 
-def _leaves(body: Body, logits: str, policy: str) -> str:
-    """Who may leave, as the policies have it: entropy strictly below, confidence at least the threshold."""
+def _leaves(body: Body, logits: str, policy: Policy, place: int) -> str:
+    """Who may leave, as the policies have it: entropy and risk strictly below, confidence at least the threshold."""
     log = body.add("LogSoftmax", logits, axis=-1)
-    if policy == "confidence":
-        greatest = body.add("ReduceMax", body.add("Exp", log), axes=[-1], keepdims=0)
+    if isinstance(policy, Entropy):
+        terms = body.add("Mul", body.add("Exp", log), log)
+        entropy = body.add("Neg", body.add("ReduceSum", terms, body.numbers(-1), keepdims=0))
+        entropy = body.add("Max", entropy, body.constant(np.array(0, np.float32)))
+        return body.add("Less", entropy, "threshold")
+    greatest = body.add("ReduceMax", body.add("Exp", log), axes=[-1], keepdims=0)
+    if not isinstance(policy, Judged):
         return body.add("GreaterOrEqual", greatest, "threshold")
-    terms = body.add("Mul", body.add("Exp", log), log)
-    entropy = body.add("Neg", body.add("ReduceSum", terms, body.numbers(-1), keepdims=0))
-    entropy = body.add("Max", entropy, body.constant(np.array(0, np.float32)))
-    return body.add("Less", entropy, "threshold")
+    least, most, one, offset, slope = (
+        body.constant(np.array(number, np.float32))
+        for number in (LIKELIEST, 1 - LIKELIEST, 1.0, policy.offsets[place], policy.slopes[place])
+    )
+    chance = body.add("Clip", greatest, least, most)
+    sure = body.add("Log", body.add("Div", chance, body.add("Sub", one, chance)))
+    risk = body.add("Sigmoid", body.add("Sub", offset, body.add("Mul", slope, sure)))
+    return body.add("Less", risk, "threshold")
 
 
 def _then(
     prefix: str,
     segments: Sequence[onnx.ModelProto],
     layers: Sequence[int],
-    policy: str,
+    policy: Policy,
     place: int,
     said: dict[str, str],
     mask: str,
