@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="on which port (8000)")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (its folder's name)")
+    arguments.add_policy(parser, "the model's own")
     watching = parser.add_argument_group("the promise, watched")
     watching.add_argument(
         "--audit", type=float, default=0.0, metavar="SHARE", help="answers that are looked at again (0)"
@@ -80,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         audit=args.audit,
         on_alarm=args.on_alarm,
         watch=metrics.watch,
+        policy=args.policy,
     )
     if args.audit and engine.audit is None:
         raise BadValue(f"{args.model} has no promise about its answers to watch; calibrate it, or leave --audit out.")

@@ -234,7 +234,7 @@ def _add_telling(app: FastAPI, routes: Routes, metrics: Metrics) -> None:
                 "broken": audit.broken,
                 "drifts": audit.drifted,
             }
-        calibrated = runner.config.calibrated or {}
+        calibrated = (runner.config.calibrated or {}) if engine.policy == runner.config.exit_policy else {}
         return {
             "model": options.name,
             "version": offramp.__version__,

@@ -107,10 +107,12 @@ class Engine:
         audit: float = 0.0,
         on_alarm: str = "warn",
         watch: Callable[[str, float], None] = lambda name, value: None,
+        policy: str | None = None,
     ):
         self.runner, self.batch_tokens, self.queue_rows = runner, batch_tokens, queue_rows
-        self.policy = runner.config.choose()
-        promised = runner.config.calibrated and runner.config.calibrated.get("promise")
+        self.policy = runner.config.choose(policy)
+        own = self.policy == runner.config.exit_policy  # what was promised of another one does not hold
+        promised = own and runner.config.calibrated and runner.config.calibrated.get("promise")
         self.audit = Audit(float(promised["risk"])) if promised and promised["of"] == "disagreement" else None
         self.share = audit if self.audit is not None else 0.0
         self.on_alarm, self.watch = on_alarm, watch

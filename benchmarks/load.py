@@ -1,0 +1,202 @@
+"""Latency under load, on loopback: the figures of docs/serving.md.
+
+    python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15]
+
+Three servers, one after the other on the core that --server-core names, the client on another: `offramp serve` with the
+model's calibrated policy; the same with `never`; a plain full-depth int8 server of a few lines (plain_server.py). First
+each one's capacity is found (clients that wait for their answer), then texts arrive at random (Poisson) whether or not
+answers come, at shares of that; latency counts from when a text was meant to be sent. At last ten times the capacity for
+a few seconds: who is refused, what /health takes. FULL.onnx is an export of the last exit alone (`--exits 12`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offramp.config import AdaptiveConfig
+from offramp.tasks.rows import DataOptions, rows_for
+from offramp.traces.about import cpu_name
+
+RESULTS = Path(__file__).parent / "results" / "load.json"
+HERE = Path(__file__).parent
+SHARES = (0.3, 0.6, 0.8, 0.9, 1.1)
+
+
+class Client:
+    """Keep-alive connections to one server; a request is one text."""
+
+    def __init__(self, port: int):
+        self.port = port
+        self.free: asyncio.LifoQueue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.LifoQueue()
+
+    async def get(self, path: str) -> tuple[int, float]:
+        """Status and seconds."""
+        return await self._call(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+
+    async def ask(self, text: str) -> tuple[int, float]:
+        """Status and seconds."""
+        body = json.dumps({"inputs": text}).encode()
+        head = f"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        return await self._call(head.encode() + body)
+
+    async def _call(self, request: bytes) -> tuple[int, float]:
+        start = time.perf_counter()
+        try:
+            reader, writer = self.free.get_nowait()
+        except asyncio.QueueEmpty:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+            return 0, time.perf_counter() - start
+        self.free.put_nowait((reader, writer))
+        return int(head[9:12]), time.perf_counter() - start
+
+
+async def capacity(client: Client, texts: list[str], seconds: float, clients: int = 32) -> float:
+    """Answers a second when clients wait for theirs."""
+    count, until = 0, time.perf_counter() + seconds
+    drawn = random.Random(0)
+
+    async def one() -> None:
+        nonlocal count
+        while time.perf_counter() < until:
+            status, _ = await client.ask(drawn.choice(texts))
+            count += status == 200
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return count / (time.perf_counter() - start)
+
+
+async def offered(client: Client, texts: list[str], rate: float, seconds: float, probe: bool = False) -> dict[str, Any]:
+    """Texts arrive at random, whatever becomes of those before."""
+    drawn, found, tasks = random.Random(1), [], []
+    start = due = time.perf_counter()
+    health: list[float] = []
+
+    async def one(meant: float) -> None:
+        status, _ = await client.ask(drawn.choice(texts))
+        found.append((status, time.perf_counter() - meant))
+
+    async def look() -> None:
+        while time.perf_counter() < start + seconds:
+            health.append((await client.get("/health"))[1])
+            await asyncio.sleep(0.1)
+
+    if probe:
+        tasks.append(asyncio.create_task(look()))
+    while due < start + seconds:
+        due += drawn.expovariate(rate)
+        wait = due - time.perf_counter()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        tasks.append(asyncio.create_task(one(due)))
+    await asyncio.gather(*tasks)
+    fine = np.array([took for status, took in found if status == 200])
+    statuses = {str(status): sum(one == status for one, _ in found) for status in {one for one, _ in found}}
+    told: dict[str, Any] = {"rate": rate, "statuses": statuses, "answered": len(fine) / seconds}
+    if len(fine):
+        told |= dict(zip(("p50", "p95", "p99"), np.quantile(fine, [0.5, 0.95, 0.99]).tolist(), strict=True))
+    if health:
+        told["health_worst"] = max(health)
+    return told
+
+
+def start(command: list[str], core: int | None) -> tuple[Any, int]:
+    """A server, ready, and its port."""
+    pinned = [] if core is None else ["taskset", "-c", str(core)]
+    process = subprocess.Popen([*pinned, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return process, int(command[command.index("--port") + 1])
+
+
+async def ready(port: int) -> None:
+    """Wait for it."""
+    for _ in range(600):
+        try:
+            if (await Client(port).get("/ready"))[0] == 200:
+                return
+        except OSError:
+            pass
+        await asyncio.sleep(0.2)
+    raise SystemExit("the server did not come up")
+
+
+def memory(process: Any) -> float:
+    """Resident megabytes."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
+    """All servers."""
+    serve = [sys.executable, "-m", "offramp", "serve", args.model, "--backend", args.backend, "--threads", "1"]
+    servers = {
+        "offramp, leaving early": [*serve, "--port", "8101"],
+        "offramp, never": [*serve, "--policy", "never", "--port", "8102"],
+    }
+    if args.graph:
+        plain = [sys.executable, str(HERE / "plain_server.py"), args.graph, args.model]
+        servers["plain ONNX Runtime int8"] = [*plain, "--port", "8103"]
+    found: dict[str, Any] = {}
+    for name, command in servers.items():
+        process, port = start(command, args.server_core)
+        try:
+            await ready(port)
+            client = Client(port)
+            most = await capacity(client, texts, args.seconds)
+            one = {"capacity": most, "memory": [memory(process)]}
+            one["own"] = [await offered(client, texts, share * most, args.seconds) for share in SHARES]
+            one["overload"] = await offered(client, texts, 10 * most, 5.0, probe="offramp" in name)
+            one["memory"].append(memory(process))
+            found[name] = one
+            print(name, json.dumps(one), flush=True)
+        finally:
+            process.terminate()
+            process.wait()
+    return found
+
+
+def main() -> None:
+    """Measure and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--backend", default="onnx")
+    parser.add_argument("--graph", help="a full-depth graph for the plain server")
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--server-core", type=int)
+    parser.add_argument("--client-core", type=int)
+    args = parser.parse_args()
+    if args.client_core is not None:
+        os.sched_setaffinity(0, {args.client_core})
+    config = AdaptiveConfig.from_pretrained(args.model)
+    texts = rows_for(args.model, config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
+    found = asyncio.run(measure(args, [str(text) for text in texts]))
+    about = {
+        "date": date.today().isoformat(),
+        "cpu": cpu_name(),
+        "model": Path(args.model).name,
+        "seconds": args.seconds,
+    }
+    RESULTS.write_text(json.dumps(about | {"servers": found}, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
