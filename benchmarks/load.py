@@ -5,8 +5,8 @@
 Three servers, one after the other on the core that --server-core names, the client on another: `offramp serve` with the
 model's calibrated policy; the same with `never`; a plain full-depth int8 server of a few lines (plain_server.py). First
 each one's capacity is found (clients that wait for their answer), then texts arrive at random (Poisson) whether or not
-answers come, at shares of that; latency counts from when a text was meant to be sent. At last ten times the capacity for
-a few seconds: who is refused, what /health takes. FULL.onnx is an export of the last exit alone (`--exits 12`).
+answers come, at shares of that; latency counts from when a text was meant to be sent. At last ten times the capacity
+for a few seconds: who is refused, what /health takes. FULL.onnx is an export of the last exit alone (`--exits 12`).
 """
 
 from __future__ import annotations
