@@ -41,6 +41,7 @@ PAGES = (
     "questions.md",
     "runtimes.md",
     "adapting.md",
+    "serving.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
