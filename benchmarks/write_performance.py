@@ -21,6 +21,7 @@ FIGURES = HERE.parent / "docs" / "figures"
 README = HERE.parent / "README.md"
 MARK, END = "<!-- runtimes: written by benchmarks/write_performance.py -->", "<!-- end -->"
 MODELS = {"mpnet": "all-mpnet-base-v2 (12 × 768)", "minilm": "all-MiniLM-L6-v2 (6 × 384)"}
+AT_2 = "all-mpnet-base-v2 (12 × 768), at a promise of 2 %"
 AIMS = {"to_best_peer": 2.2, "to_plain": 8.0, "to_originals": 25.0}
 
 INTRODUCTION = """\
@@ -29,22 +30,25 @@ INTRODUCTION = """\
 Written by `benchmarks/write_performance.py` from the files in `benchmarks/results/runtimes`; no figure is typed by
 hand. How to export, tune and measure a model of your own: [runtimes.md](runtimes.md).
 
-The models are `joint` of [results.md](results.md), trained on GLUE SST-2; the texts are its 872 dev sentences. The
-commands, MODEL and GLUE being folders:
+The models were fine-tuned on GLUE SST-2: all-mpnet-base-v2 by `joint` ([results.md](results.md)), all-MiniLM-L6-v2
+plainly on 12,000 of its rows. Both were then given heads that read with attention by `offramp adapt`
+([adapting.md](adapting.md)), with training sentences that they had not seen and without labels; the encoders did not
+move. The texts are SST-2's 872 dev sentences. The commands, MODEL and GLUE being folders:
 
 ```
-offramp calibrate MODEL --risk 0.02 --confidence 0.9
-offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9 --batch 32
-offramp tune MODEL --backend openvino --risk 0.02 --confidence 0.9 --batch 32
-offramp benchmark MODEL --threads 1 --batch 1,8,32 --rows N --json results.json
-python benchmarks/runtimes.py precisions|tuned|one-file|growth MODEL --data-dir GLUE
-python benchmarks/runtimes.py forced [--hidden 768]
+offramp adapt MODEL texts.txt --backend onnx --threads 1 --risk 0.02 --confidence 0.9 --output FAST
+offramp tune FAST --backend openvino --file other-texts.txt --threads 1 --risk 0.02 --confidence 0.9
+offramp calibrate FAST --backend onnx --policy risk --risk 0.01 --confidence 0.9 --file other-texts.txt
+offramp benchmark FAST --task sst-2 --data-dir GLUE --threads 1 --batch 1,8,32 --rows N --json results.json
+python benchmarks/runtimes.py precisions|tuned|one-file|growth FAST --data-dir GLUE
+python benchmarks/runtimes.py forced
 ```
 
-*same* is the share of answers like the full float32 model's. What was calibrated and tuned was promised at most 2 %
-other answers at 90 % confidence, on rows that training set aside; these are phrases, dev has whole sentences, which are
-harder. A contestant below 98 % is marked and nobody is compared with it. All but the first two take batches of like
-lengths; tokenisation is inside the clock, contestants take turns.
+*same* is the share of answers like the full float32 model's. A promise is about texts like those that it was tested on:
+SST-2's training rows, phrases of sentences that share others with the training. Dev has new sentences, which are
+harder: what was promised 2 % differs in a little more there. So the races are run at a promise of 1 %, at which more
+than 98 % of the dev answers are the same, and once at 2 %. A contestant below 98 % is marked and nobody is compared with
+it. All but the first two take batches of like lengths; tokenisation is inside the clock, contestants take turns.
 """
 
 
@@ -56,7 +60,8 @@ def read(name: str) -> dict[str, Any] | None:
 
 def machine(told: dict[str, Any]) -> str:
     """Where and when."""
-    return f"{told['date'][:10]}, {told['cpu']}, {told['threads']} threads, torch {told['torch']}."
+    threads = f"{told['threads']} thread{'s' if told['threads'] > 1 else ''}"
+    return f"{told['date'][:10]}, {told['cpu']}, {threads}, torch {told['torch']}."
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -298,6 +303,8 @@ def main() -> None:
     lines = [INTRODUCTION]
     for name, title in MODELS.items():
         lines += race(name, title)
+    if read("benchmark-mpnet-2") is not None:
+        lines += race("mpnet-2", AT_2)
     for name, title in MODELS.items():
         lines += precisions(name, title)
     for name, title in MODELS.items():

@@ -28,7 +28,8 @@ def table(results: dict[str, Any]) -> str:
         blocks.append("\n".join(lines))
     if any(not row["counts"] for row in results["rows"]):
         blocks.append("* less than 98 % of the full model's answers: shown, but nobody is compared with it.")
-    blocks.append(f"{results['cpu']}, {results['threads']} threads, torch {results['torch']}, {results['date'][:10]}.")
+    threads = f"{results['threads']} thread{'s' if results['threads'] > 1 else ''}"
+    blocks.append(f"{results['cpu']}, {threads}, torch {results['torch']}, {results['date'][:10]}.")
     return "\n\n".join(blocks)
 
 
