@@ -169,10 +169,12 @@ def test_on_an_export_the_promise_is_the_exports(original, texts, tmp_path, caps
 def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypatch):
     output = tmp_path / "fast"
     arguments = [original, texts, *EASY, "--output", output]
+    adapts(capsys, *arguments)
+    arguments.append("--overwrite")
     with monkeypatch.context() as patch:
         patch.setattr(adapting.Job, "_in_torch", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
         assert main(["adapt", *map(str, arguments)]) == 130
-    assert not output.exists() and (tmp_path / ".fast.adapting" / "heads.safetensors").is_file()
+    assert (output / "report.html").is_file() and (tmp_path / ".fast.adapting" / "heads.safetensors").is_file()
     capsys.readouterr()
     other = [*arguments, "--seed", "7", "--resume"]
     assert "another model, other texts or options" in fails_at_last(capsys, "adapt", *other)
@@ -181,7 +183,7 @@ def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypat
         patch.setattr(adapting, "imitate", None)
         adapts(capsys, *arguments, "--resume")
     assert [path.name for path in tmp_path.iterdir()] == ["fast"]
-    assert "There is nothing to resume" in fails_at_last(capsys, "adapt", *arguments[:-1], tmp_path / "b", "--resume")
+    assert "There is nothing to resume" in fails_at_last(capsys, "adapt", *arguments[:-2], tmp_path / "b", "--resume")
 
 
 def fails_at_last(capsys, *arguments) -> str:
@@ -206,6 +208,7 @@ def test_bad_input_is_one_line(original, texts, tmp_path, capsys):
     assert "1 different texts are too few" in fails_at_last(capsys, "adapt", original, alike, *out)
     assert "No file" in fails(capsys, "adapt", original, tmp_path / "nowhere.txt", *out)
     assert "exists already" in fails(capsys, "adapt", original, texts, "--output", encoder)
+    assert "is the model itself" in fails(capsys, "adapt", original, texts, "--output", original, "--overwrite")
     assert "leave it out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
     assert "The risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
     assert "tolerance is for regressions" in fails(capsys, "adapt", original, texts, *out, "--tolerance", "1")

@@ -67,6 +67,7 @@ def test_calibrated_saved_and_used_with_another_threshold(model, capsys, tmp_pat
     assert runs(capsys, "predict", model, texts, "--policy", "risk:0.5").count("\n") >= 2
     runs(capsys, "evaluate", model, "--output", tmp_path / "run")
     assert "risk" in json.loads((tmp_path / "run" / "results.json").read_text())["policies"]
+    runs(capsys, "evaluate", model, "--no-live", "--output", tmp_path / "run", "--overwrite")  # all in it is ours
 
 
 def test_a_regression_is_judged_by_how_near_two_exits_are(tmp_path, capsys):

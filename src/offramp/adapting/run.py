@@ -26,7 +26,7 @@ from offramp.calibration.choice import CalibrationOptions, promised
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise
 from offramp.calibration.run import bound, whole_evidence
-from offramp.errors import BadInput
+from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import EvaluationOptions, obtain_trace, planned, scored
 from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
@@ -89,6 +89,8 @@ def adapt(
 ) -> Adapted:
     """Make a faster model of a fine-tuned one and texts; no labels are needed."""
     output = Path(options.output)
+    if output.resolve() == Path(name).resolve():
+        raise BadValue(f"{output} is the model itself, which stays as it is; name another folder with --output.")
     check_free(output, options.overwrite)
     model = with_new_exits(name, options.exits, options.max_length)
     promise.check(model.config.problem, labelled=False)
