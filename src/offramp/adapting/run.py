@@ -26,7 +26,7 @@ from offramp.calibration.choice import CalibrationOptions, promised
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise
 from offramp.calibration.run import bound, whole_evidence
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadValue, OfframpError
 from offramp.evaluation.evaluate import EvaluationOptions, obtain_trace, planned, scored
 from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
@@ -36,22 +36,25 @@ from offramp.files.writing import check_free, staged_folder, write_together
 from offramp.imitation.heads import ImitationOptions, imitate
 from offramp.imitation.original import cut_to, with_new_exits
 from offramp.imitation.states import States, record_states
+from offramp.imitation.teacher import called
 from offramp.loading import load
 from offramp.model import AdaptiveModel
 from offramp.report.page import render
 from offramp.runner import Runner
 from offramp.tasks.rows import TaskRows
-from offramp.traces.about import cpu_name
+from offramp.traces.about import cpu_name, of_data
 from offramp.traces.hashes import hashes_of
-from offramp.training.holdout import UNKNOWN, earlier_rows, read_hashes, write_hashes
-from offramp.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
+from offramp.training.holdout import KNOWN, UNKNOWN, earlier_rows, read_hashes, write_hashes
+from offramp.tuning.choosing import AUTO, TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
 from offramp.tuning.costs import measure
+from offramp.tuning.knobs import TUNABLE
 from offramp.tuning.search import Candidate
 
 __all__ = ["AdaptOptions", "Adapted", "adapt"]
 
 logger = logging.getLogger("offramp")
 
+LEAST = 1.02  # times fewer layers: what saves less saves nothing
 ORIGIN = "of yours that nothing else used"
 UNSURE = f"{ORIGIN} (whether it was trained on some of them is not known)"
 SCALES, CHECKED, TIMED = 256, 512, 512
@@ -89,31 +92,82 @@ def adapt(
 ) -> Adapted:
     """Make a faster model of a fine-tuned one and texts; no labels are needed."""
     output = Path(options.output)
-    if output.resolve() == Path(name).resolve():
-        raise BadValue(f"{output} is the model itself, which stays as it is; name another folder with --output.")
-    check_free(output, options.overwrite)
+    _check_place(output, name, source, options.overwrite)
+    torch.manual_seed(options.imitation.seed)  # the heads begin as they are drawn
     model = with_new_exits(name, options.exits, options.max_length)
-    promise.check(model.config.problem, labelled=False)
-    promise = replace(promise, reference=Path(name).name)
+    _check(model, promise, options)
+    own = whole_length(name, model) if options.max_length is not None else model.runner().limit
+    promise = replace(promise, reference=called(name), frozen=True)
     roles = read_hashes(Path(name))
-    parts = read_parts(source, promise, roles.get("train", np.empty(0, np.uint64)))
+    seen = np.concatenate([roles[role] for role in ("train", "dev") if role in roles] or [np.empty(0, np.uint64)])
+    parts = read_parts(replace(source, inputs=_inputs(model)), promise, seen)
+    model.config.inputs = _columns(model, parts, source)
     say(parts.told()[0].upper() + parts.told()[1:] + ".")
     work = work_beside(output, _about(model, parts, options), options.resume)
     try:
         with staged_folder(output, options.overwrite) as new:
-            made = Job(name, model, parts, promise, options, work, new, say, roles).run()
+            cut = model.runner().limit if model.runner().limit < own else None
+            made = Job(name, model, parts, promise, options, work, new, say, roles, cut).run()
     except NoPromise as no:
         made = Adapted((), str(no))
+    except OfframpError:
+        if not options.resume:
+            work.remove()
+        raise
     work.remove()
     return made
 
 
+def _check_place(output: Path, name: str, source: Source, overwrite: bool) -> None:
+    """Nothing that the run reads may lie where it writes."""
+    for what, file in (("the model", Path(name)), ("the texts", Path(source.file))):
+        if file.exists() and file.resolve().is_relative_to(output.resolve()):
+            raise BadValue(f"{output} holds {what} that the run reads, which stays; name another folder with --output.")
+    check_free(output, overwrite)
+
+
+def _check(model: AdaptiveModel, promise: Promise, options: AdaptOptions) -> None:
+    """Whatever is wrong with the options is said before anything is computed."""
+    promise.check(model.config.problem, labelled=False)
+    policy, backend = options.tuning.policy, options.tuning.backend
+    if policy not in (AUTO, *TUNABLE):
+        raise BadValue(f"Exits are chosen for a policy by threshold ({', '.join(TUNABLE)}), not for {policy!r}.")
+    for one in policies_for(policy, model.config.shape):
+        grid(one, with_some_judge(model.config.shape))  # says what is wrong with it
+    if backend == "openvino" and options.int8 in ("token", "dynamic"):
+        raise BadValue(f"OpenVINO has no fast kernels for {options.int8} scales; take --int8 static or none.")
+
+
+def whole_length(name: str, model: AdaptiveModel) -> int:
+    """The length that a model cuts at by itself."""
+    if (Path(name) / "config.json").is_file() and json.loads((Path(name) / "config.json").read_text()).get(
+        "max_tokens"
+    ):
+        return int(json.loads((Path(name) / "config.json").read_text())["max_tokens"])
+    return int(min(model.tokenizer.model_max_length, model.config.family.max_length(model.config.backbone)))
+
+
+def _inputs(model: AdaptiveModel) -> tuple[str, ...] | None:
+    return None if model.config.inputs is None else tuple(model.config.inputs)
+
+
+def _columns(model: AdaptiveModel, parts: Parts, source: Source) -> list[str]:
+    """What a text and its partner are called; texts of the other kind than the model was trained on are refused."""
+    pairs = not isinstance(parts.training[0], str)
+    if model.config.reads_pairs not in (None, pairs):
+        ours, theirs = ("pairs", "single texts") if pairs else ("single texts", "pairs")
+        raise BadInput(f"{source.file} holds {ours}, and the model was trained on {theirs}.")
+    if model.config.inputs is not None:
+        return list(model.config.inputs)
+    return [source.text_column or "text", *([source.pair_column or "pair"] if pairs else [])]
+
+
 def _about(model: AdaptiveModel, parts: Parts, options: AdaptOptions) -> dict[str, Any]:
     """What a run that is resumed has to have in common with the one that was interrupted."""
-    texts = hashes_of([*parts.training, *parts.choice, *parts.test])
     settings = {"exits": asdict(options.exits), "imitation": asdict(options.imitation), "length": options.max_length}
-    weights = [float(value.double().abs().sum()) for key, value in model.backbone.state_dict().items()]
-    return {"weights": sum(weights), "texts": int(texts.sum(dtype=np.uint64)), "count": len(texts), **settings}
+    each = {"training": parts.training, "choice": parts.choice, "test": parts.test}
+    texts = {name: of_data(some, None, None) for name, some in each.items()}
+    return {"model": model.runner().fingerprint, "texts": texts, **settings}
 
 
 @dataclass(frozen=True)
@@ -129,6 +183,7 @@ class Job:
     new: Path  # the folder that becomes the output
     say: Callable[[str], None]
     roles: dict[str, NDArray[np.uint64]]
+    cut: int | None = None  # tokens, where texts are cut shorter than the model itself cuts them
 
     def run(self) -> Adapted:
         """States, heads, exits, promise, report."""
@@ -175,9 +230,10 @@ class Job:
             self.say(
                 f"{len(heads)} exits learnt from its answers: {epochs:.1f} epochs, {time.monotonic() - began:.0f} s."
             )
-            kept = dict(self.model.exits.state_dict())
+            last = f"{self.model.config.num_layers}."
+            kept = {key: value for key, value in self.model.exits.state_dict().items() if not key.startswith(last)}
             self.work.keep_heads(kept)
-        self.model.exits.load_state_dict(kept)
+        self.model.exits.load_state_dict(kept, strict=False)  # the last exit is the model's own
 
     # -- choosing and promising ------------------------------------------------------------------
 
@@ -245,8 +301,9 @@ class Job:
         runner, data = small.runner(), self._rows(self.parts.test)
         trace = judged_by(obtain_trace(runner, data, self._file("test")), best.policy)
         policy, choice = promised(trace, self.promise, CalibrationOptions((best.policy.name,)), self._origin())
-        if policy is None:
-            raise NoPromise(f"{choice['sentence']} {possible(trace, self.promise, best.policy.name)}")
+        if policy is None or choice["speedup"] < LEAST:
+            said = f"{choice['sentence']} {possible(trace, self.promise, best.policy.name)}"
+            raise NoPromise(f"{said} A second try needs other texts to test on.")
         config, evidence = bound(runner, policy, whole_evidence(choice, policy, trace))
         files = {self.new / "config.json": config.to_json_string(), self.new / card.EVIDENCE: evidence}
         write_together(card.new_card(config, self.new) | files)
@@ -256,10 +313,15 @@ class Job:
         return f"No exits keep {wish} on the {len(self.parts.choice):,} texts that they are chosen on."
 
     def _origin(self) -> str:
-        return ORIGIN if self.roles else UNSURE
+        origin = ORIGIN if self._is_known() else UNSURE
+        return origin if self.cut is None else f"{origin}, all of them cut at {self.cut} tokens"
+
+    def _is_known(self) -> bool:
+        """Whether all rows that the model was ever trained on are known here."""
+        return bool(self.roles) and earlier_rows(Path(self.name)) == KNOWN
 
     def _rows(self, texts: list[Text]) -> TaskRows:
-        return task_of(self.model.config, texts, f"texts for {Path(self.name).name}")
+        return task_of(self.model.config, texts, f"texts for {called(self.name)}")
 
     def _file(self, name: str) -> Path:
         """Where a trace goes; what an interrupted run left of it may be of other heads."""
@@ -271,9 +333,9 @@ class Job:
 
     def _notes(self) -> str:
         """What the card says beyond the promise."""
-        known = "" if self.roles else " Which texts that model was trained on is not known here."
+        known = "" if self._is_known() else " Which texts that model was trained on is not known here."
         return (
-            f"## How it was made\n\nBy `offramp adapt` from {Path(self.name).name}, whose encoder and last exit are "
+            f"## How it was made\n\nBy `offramp adapt` from {called(self.name)}, whose encoder and last exit are "
             f"unchanged, without labels: {self.parts.told()}.{known} `report.html` tells where texts leave and shows "
             "those on which the two differ."
         )
@@ -289,8 +351,12 @@ class Job:
         results |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": ""}
         (self.new / "report.html").write_text(render(results), encoding="utf-8")
         live = results["live"][0]
+        if live["measured_speedup"] < 1:
+            logger.warning(
+                "Leaving early does not pay here: it takes longer than the model itself. See --batch, --backend."
+            )
         return (
-            f"{live['measured_speedup']:.2f} × the speed of {Path(self.name).name} in torch float32, measured "
+            f"{live['measured_speedup']:.2f} × the speed of {called(self.name)} in torch float32, measured "
             f"in one run on {results['live_rows']:,} of these texts: {live['seconds']:.2f} s instead of "
             f"{results['plain_seconds']:.2f} s ({runner.backend}, {runner.dtype}, {runner.stepper.threads} "
             f"thread{'s' if runner.stepper.threads > 1 else ''}, {cpu_name()})."

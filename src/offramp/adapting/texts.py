@@ -98,7 +98,8 @@ def _share(count: int, usual: float, of_few: float, enough: int) -> float:
 
 def _check_enough(count: int, promise: Promise) -> None:
     need = rows_needed(promise.p_value, promise.level)
-    total = FEWEST if need is None else max(FEWEST, int(np.ceil(need / TEST_OF_FEW)))
+    share = TEST_OF_FEW if need is None or need <= TEST_ENOUGH else TEST
+    total = FEWEST if need is None else max(FEWEST, int(np.ceil(need / share)))
     if need is None or count < total:
         takes = f"{total:,}" if need is not None else "more than a million"
         raise BadInput(

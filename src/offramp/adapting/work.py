@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from offramp.errors import BadValue, CannotWrite
+from offramp.errors import BadInput, BadValue, CannotWrite
 from offramp.files.writing import writing
 from offramp.imitation.states import States
 
@@ -31,9 +35,10 @@ class Work:
         """The encoder's states, if they are all there."""
         if not (self.folder / "states.npz").is_file():
             return None
-        kept = np.load(self.folder / "states.npz")
-        values = np.memmap(self.folder / "states", np.float16, "r", shape=tuple(kept["shape"]))
-        return States(values, kept["lengths"], torch.from_numpy(kept["teacher"]), kept["rows"])
+        with self._undamaged():
+            kept = np.load(self.folder / "states.npz")
+            values = np.memmap(self.folder / "states", np.float16, "r", shape=tuple(kept["shape"]))
+            return States(values, kept["lengths"], torch.from_numpy(kept["teacher"]), kept["rows"])
 
     def keep_states(self, states: States) -> None:
         """Say that the states are there."""
@@ -45,13 +50,23 @@ class Work:
     def heads(self) -> dict[str, torch.Tensor] | None:
         """The weights of heads that were trained."""
         file = self.folder / "heads.safetensors"
-        return load_file(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        with self._undamaged():
+            return load_file(file)
 
     def keep_heads(self, weights: dict[str, torch.Tensor]) -> None:
         """Keep them."""
         part = self.folder / "heads.part"
         save_file({key: value.contiguous() for key, value in weights.items()}, part)
         part.replace(self.folder / "heads.safetensors")
+
+    @contextmanager
+    def _undamaged(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, LookupError, TypeError, EOFError, BadZipFile, SafetensorError) as err:
+            raise BadInput(f"What the interrupted run left in {self.folder} is damaged; start anew.") from err
 
     def remove(self) -> None:
         """The run is finished."""

@@ -144,8 +144,10 @@ class TorchStepper:
 
     def plain(self, batch: Batch) -> Tensor:
         """The family's own forward pass, then the last exit's head."""
-        hidden = self.encoder(**{key: value for key, value in batch.items() if key != "marks"})[0]
-        mask = batch["attention_mask"]
+        mask = batch["attention_mask"].long()  # a Boolean one is not every encoder's
+        hidden = self.encoder(
+            **{key: value for key, value in batch.items() if key != "marks"} | {"attention_mask": mask}
+        )[0]
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         head = self.modules.at(self.exits[-1])
         shared = self.modules["shared"] if self.modules.shares_pooler[-1] else None

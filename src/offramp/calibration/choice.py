@@ -98,7 +98,9 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
     return best.policy, evidence | _told(best) | {"speedup": speedup, "sentence": sentence}
 
 
-def fastest(trace: Trace, names: Sequence[str], speed: float, tolerance: float | None) -> Choice:
+def fastest(
+    trace: Trace, names: Sequence[str], speed: float, tolerance: float | None, reference: str | None = None
+) -> Choice:
     """The setting with the most answers like the full model's among those that are fast enough; no promise."""
     if not speed >= 1:
         raise BadValue(f"speedup is {speed:g}; it is at least 1.")
@@ -114,9 +116,10 @@ def fastest(trace: Trace, names: Sequence[str], speed: float, tolerance: float |
         most = max(setting[1] for setting in settings)
         return None, {"sentence": f"{speed:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
     agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
+    whom = reference or "the full model"
     sentence = (
         f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on "
-        f"{_rows(len(trace), trace.problem)} and answered {agreement:.1%} of them as the full model does."
+        f"{_rows(len(trace), trace.problem)} and answered {agreement:.1%} of them as {whom} does."
     )
     return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
 

@@ -40,6 +40,7 @@ class Promise:
     test: str = "auto"
     tolerance: float | None = None  # of a regression
     reference: str | None = None  # whose answers are to be kept, where not the full model's
+    frozen: bool = False  # the reference is the last exit itself, under the name that users know
 
     def __post_init__(self) -> None:
         if self.of not in RISKS:

@@ -23,12 +23,13 @@ from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.search import check_per_exit
 from offramp.calibration.temperature import check_temperatures, fit_temperatures
 from offramp.config import AdaptiveConfig
-from offramp.errors import BadValue
+from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import fitting, grid
 from offramp.export.folder import keep_policy, read_export
 from offramp.export.texts import unseen
 from offramp.files.writing import write_together
+from offramp.imitation.teacher import called
 from offramp.policies import Policy
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
@@ -37,6 +38,7 @@ from offramp.traces.trace import Trace
 __all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
 
 
+FEWEST = 20  # rows that a judge can be fitted on
 GATED = "The full model is this one at its full depth, its gates at work."
 
 
@@ -78,7 +80,7 @@ def calibrate(
             return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors", reference)
-        promise = replace(promise, reference=None if reference is None else Path(reference).name)
+        promise = replace(promise, reference=None if reference is None else called(reference))
         return _calibrate(folder, runner, trace, promise, options, origin, announce or (lambda sentence: None))
 
 
@@ -127,10 +129,14 @@ def _calibrate(
     if options.judges:
         order = shuffled(trace)
         cut = len(order) // 4
+        if cut < FEWEST:
+            raise BadInput(
+                f"A judge is fitted on a quarter of the rows, and {len(order)} are too few; give {4 * FEWEST}."
+            )
         judge = fit_judge(Risk(promise, trace.take(np.sort(order[:cut]))))
         trace = replace(trace.take(np.sort(order[cut:])), judge=judge)
     if options.speedup is not None:
-        policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance)
+        policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance, promise.reference)
     else:
         policy, choice = promised(trace, promise, options, origin)
     if runner.dtype == "int8-dynamic":

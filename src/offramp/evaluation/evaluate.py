@@ -20,7 +20,7 @@ from offramp.evaluation.timing import race
 from offramp.evaluation.width import width_of_rows
 from offramp.files.ours import RUN
 from offramp.files.writing import staged_folder
-from offramp.policies import Never, Policy, parse
+from offramp.policies import Judged, Never, Policy, parse
 from offramp.problems.overlap import f1
 from offramp.report import figures
 from offramp.report.extremes import extremes
@@ -31,7 +31,7 @@ from offramp.spans.answers import answers_of, texts_of
 from offramp.spans.questions import Question
 from offramp.spans.scores import squad_scores
 from offramp.tasks.rows import TaskRows
-from offramp.traces.about import check_labels, check_reference, check_trace, of_data
+from offramp.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, of_data
 from offramp.traces.reading import read_trace
 from offramp.traces.recording import record
 from offramp.traces.trace import Trace
@@ -127,6 +127,8 @@ def planned(runner: Runner, options: EvaluationOptions) -> Plan:
         raise BadValue("Thresholds mean something else in each policy; name one with --policy.")
     if options.patience is not None and "patience" not in names:
         raise BadValue("--patience is for the policy patience, which is not drawn; add --policy patience.")
+    if isinstance(given, Judged) and given.is_fitted:  # with a judge of its own
+        shape = replace(shape, judge=(given.offsets, given.slopes))
     grids = {name: grid(name, shape, thresholds=options.thresholds, patience=options.patience) for name in names}
     chosen = given or _own_policy(runner)
     return Plan(grids, None if chosen is None else runner.config.choose(chosen))
@@ -155,6 +157,7 @@ def scored(
         "oracle": [asdict(point) for point in scorer.oracle()] or None,
         "chosen": flat(chosen),
         "picked_here": plan.chosen is None,
+        "reference": _reference(trace),
         "tolerance": scorer.tolerance,
         "elue": {"length": options.elue_length, "track": track(trace.about["model"]["parameters"])},
         "examples": extremes(trace, data, policy, scorer.tolerance),
@@ -168,6 +171,12 @@ def scored(
         for point in (results["chosen"], *itertools.chain(*results["policies"].values())):
             point["seconds"] = seconds.get(point["policy"])
     return results
+
+
+def _reference(trace: Trace) -> str | None:
+    """Whose answers these are compared with, where not the full model's."""
+    name = (trace.about.get("reference") or {}).get("name")
+    return None if name == FULL_DEPTH else name
 
 
 def _official(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[str, float]] | None:

@@ -16,18 +16,16 @@ from offramp.batching import Text
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput, BadValue
 from offramp.export.folder import source_of
-from offramp.imitation.teacher import logits_of_model
+from offramp.imitation.teacher import called, logits_of_model
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows, rows_for
-from offramp.traces.about import of_data
+from offramp.traces.about import FULL_DEPTH, of_data
 from offramp.traces.hashes import hashes_of
 from offramp.traces.recording import Reference
 
 __all__ = ["named_reference", "reference_for"]
 
 logger = logging.getLogger("offramp")
-
-NAME = "torch in float32, at full depth"
 
 
 def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
@@ -44,7 +42,7 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     full = model.runner(runner.limit)
     found = full.answer(texts, policy="never")
     answers = found.texts if runner.config.problem.is_span else runner.config.problem.answers(found.logits)
-    return Reference(answers, NAME, full.fingerprint)
+    return Reference(answers, FULL_DEPTH, full.fingerprint)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
@@ -61,15 +59,19 @@ def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
     known = rows_for(name, config, DataOptions(file=name), "dev")
     if known.labels is None:
         raise BadInput(f"{name} has no column label: a reference file holds texts and the answers to keep.")
-    places = {int(key): place for place, key in enumerate(hashes_of(known.rows.texts))}
+    keys = hashes_of(known.rows.texts)
+    places = {int(key): place for place, key in enumerate(keys)}
+    said = {(int(key), str(answer)) for key, answer in zip(keys, known.labels.tolist(), strict=True)}
+    if len(said) > len(places):
+        raise BadInput(f"{name} has two answers to one text; a reference says one thing about each.")
     found = [places.get(int(key), -1) for key in hashes_of(data.rows.texts)]
     if missing := found.count(-1):
         first = data.rows.texts[found.index(-1)]
         raise BadInput(f"{name} has no answer to {missing:,} of the {len(found):,} rows, the first is {first!r:.60}.")
     answers = known.labels[np.asarray(found)]
-    return Reference(answers, Path(name).name, of_data(known.rows.texts, known.labels, known.task.labels))
+    return Reference(answers, called(name), of_data(known.rows.texts, known.labels, known.task.labels))
 
 
 def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
     logits, fingerprint = logits_of_model(name, config, texts)
-    return Reference(config.problem.answers(logits), Path(name).name, fingerprint)
+    return Reference(config.problem.answers(logits), called(name), fingerprint)

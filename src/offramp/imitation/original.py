@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from offramp.attach import ExitOptions, add_exits
-from offramp.errors import BadModel
+from offramp.errors import BadModel, BadValue
 from offramp.files.faults import loading
 from offramp.model import AdaptiveModel
 
@@ -17,12 +17,16 @@ __all__ = ["cut_to", "with_new_exits"]
 
 def with_new_exits(name: str, asked: ExitOptions, max_length: int | None = None) -> AdaptiveModel:
     """A fine-tuned classifier, or a model of ours at its full depth, with early exits that know nothing yet."""
+    if asked.heads == "shared":
+        raise BadValue("One pooler for all exits cannot be trained on a frozen model; use attention, linear or pooler.")
     with loading(name):
         kind = AutoConfig.from_pretrained(name).model_type
     model = _of_ours(name, asked) if kind == "offramp" else _of_theirs(name, asked)
     config = model.config
     if len(config.exit_specs) == 1:
-        raise BadModel(f"{name} has {config.num_layers} layer and no room for an early exit.")
+        if config.num_layers == 1:
+            raise BadModel(f"{name} has one layer and no room for an early exit.")
+        raise BadValue(f"The exits asked for leave no early one; {name} has layers 1 to {config.num_layers}.")
     if max_length is not None:
         config.max_tokens = max_length
     model.runner()  # says what is wrong with the tokenizer or the length

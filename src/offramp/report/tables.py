@@ -129,7 +129,8 @@ def headline(results: Mapping[str, Any]) -> str:
         metric = results["data"]["metrics"][0]
         said += f"{metric} {percent(chosen['score'])} (full model {percent(full['scores'][metric])}); "
     low, high = chosen["agreement_interval"]
-    said += f"same answer as the full model for {percent(chosen['agreement'])} % ({percent(low)}–{percent(high)})."
+    whom = results.get("reference") or "the full model"
+    said += f"same answer as {whom} for {percent(chosen['agreement'])} % ({percent(low)}–{percent(high)})."
     if results["picked_here"]:
         said += "\nPicked on these very rows, so without a promise; `offramp calibrate` gives one."
     return said
@@ -140,6 +141,10 @@ def promise_and_sample(results: Mapping[str, Any]) -> str | None:
     promise = (results.get("calibration") or {}).get("promise")
     if not promise or promise.get("of") != "disagreement" or promise.get("tolerance") != results.get("tolerance"):
         return None  # another tolerance would count other answers
+    if results.get("reference") != promise.get("reference") and not (
+        promise.get("frozen") and results.get("reference") is None
+    ):
+        return None  # and another reference, too
     from scipy import stats
 
     data, risk = results["data"], promise["risk"]

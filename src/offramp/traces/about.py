@@ -18,9 +18,19 @@ from offramp.errors import BadInput
 from offramp.runner import Runner
 from offramp.traces.trace import Trace
 
-__all__ = ["DataPrint", "check_labels", "check_reference", "check_trace", "cpu_name", "describe", "of_data"]
+__all__ = [
+    "FULL_DEPTH",
+    "DataPrint",
+    "check_labels",
+    "check_reference",
+    "check_trace",
+    "cpu_name",
+    "describe",
+    "of_data",
+]
 
 
+FULL_DEPTH = "torch in float32, at full depth"  # what exports are compared with
 FLAGS = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
 
 
@@ -122,7 +132,7 @@ def check_labels(trace: Trace, file: Path, labels: NDArray[Any] | None) -> None:
 def check_reference(trace: Trace, file: Path, fingerprint: str | None) -> None:
     """Refuse a trace whose answers were compared with another model's than now."""
     there = trace.about.get("reference")
-    if fingerprint is None and (there is None or trace.about["machine"]["backend"] != "torch"):
+    if fingerprint is None and (there is None or there["name"] == FULL_DEPTH):
         return  # an export's own, which torch gives
     if there is None or there["fingerprint"] != fingerprint:
         whose = "the full model" if there is None else there["name"]

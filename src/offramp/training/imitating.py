@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
-from transformers import AutoConfig
 
 from offramp.attach import ExitOptions
 from offramp.errors import BadInput, BadValue
-from offramp.files.faults import loading
 from offramp.files.reading import Source, columns_of, format_of, read_texts
 from offramp.imitation.heads import ImitationOptions, imitate
 from offramp.imitation.original import with_new_exits
 from offramp.imitation.states import record_states
-from offramp.imitation.teacher import logits_of_model
+from offramp.imitation.teacher import logits_of_model, whole_model
 from offramp.model import AdaptiveModel
 from offramp.problems import MULTI_LABEL
 from offramp.recipes import Recipe
@@ -30,9 +29,18 @@ from offramp.training.settings import Settings
 
 __all__ = ["imitated_model", "run_from_states", "unlabelled"]
 
+UNUSED = {  # options of the library's loop
+    *("max_steps", "accumulation", "schedule", "max_grad_norm", "adam_epsilon", "label_smoothing", "class_weights"),
+    *("group_by_length", "select", "early_stopping", "eval_every", "save_every", "bf16", "fp16"),
+    "gradient_checkpointing",
+}
+
 
 def imitated_model(settings: Settings) -> AdaptiveModel:
     """The fine-tuned model with new exits; its last one stays."""
+    for one in fields(Settings):
+        if one.name in UNUSED and getattr(settings, one.name) != one.default:
+            raise BadValue(f"Recipe imitate has a loop of its own; leave --{one.name.replace('_', '-')} out.")
     heads = "attention" if settings.heads == "auto" else settings.heads
     if settings.pooling not in ("auto", "queries"):
         raise BadValue("Recipe imitate chooses what its heads read; leave --pooling out.")
@@ -52,10 +60,7 @@ def unlabelled(settings: Settings, recipe: Recipe) -> tuple[Task, Rows, dict[str
     files = {"train": settings.train_file, "dev": settings.dev_file}
     if any(_has_labels(file, settings) for file in files.values()):
         return None
-    teacher = recipe.teacher or settings.backbone
-    with loading(teacher):
-        AutoConfig.from_pretrained(teacher)
-    model = with_new_exits(teacher, ExitOptions())
+    model = whole_model(recipe.teacher or settings.backbone)
     config = model.config
     labels = None if config.problem.is_regression else config.labels
     texts = {split: list(read_texts(_source(file, settings))) for split, file in files.items()}
@@ -76,7 +81,7 @@ def _source(file: str, settings: Settings) -> Source:
 
 
 def _has_labels(file: str, settings: Settings) -> bool:
-    return (settings.label_column or "label") in (columns_of(_source(file, settings)) or [])
+    return settings.label_column is not None or "label" in (columns_of(_source(file, settings)) or [])
 
 
 def _inputs(texts: list[Any], settings: Settings) -> tuple[str, ...]:
@@ -98,12 +103,15 @@ def run_from_states(
             logits = logits_of_model(recipe.teacher, model.config, rows.texts)[0]
             states = states.taught_by(torch.from_numpy(np.ascontiguousarray(logits[states.rows])))
         labels = None if rows.labels is None else torch.as_tensor(np.asarray(rows.labels))[states.rows]
+        warmup = usual.warmup if settings.warmup is None else settings.warmup
+        size = settings.batch_size or usual.batch_size
+        updates = max(1, int(np.ceil(epochs * len(rows) / size)))
         options = ImitationOptions(
             epochs,
-            batch_size=settings.batch_size or usual.batch_size,
+            batch_size=size,
             learning_rate=settings.head_learning_rate or settings.learning_rate or usual.learning_rate,
             weight_decay=usual.weight_decay if settings.weight_decay is None else settings.weight_decay,
-            warmup=usual.warmup if settings.warmup is None else settings.warmup,
+            warmup=warmup if warmup < 1 else warmup / updates,
             seed=settings.seed,
         )
         heads = [model.exits.at(point) for point in model.exits.points[:-1]]
@@ -113,5 +121,4 @@ def run_from_states(
                 bar.update(int(100 * share) - bar.n)
 
             imitate(heads, states, model.config.problem, options, tell, labels, recipe.hard)
-    updates = int(np.ceil(epochs * len(rows) / options.batch_size))
     return {"updates": updates, "seconds": round(time.time() - began, 1), "resumed": False, "history": []}

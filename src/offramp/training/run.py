@@ -250,6 +250,8 @@ class Job:
         if wanted is not None and wanted > most:
             raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
         published = WINDOW if config.problem.is_span else self.recipe.published.max_length
+        if isinstance(self.recipe, Imitate):  # its teacher's own
+            published = most
         return wanted or int(min(published, most, self.model.tokenizer.model_max_length))
 
     # -- stages ----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def at_more_risk(
     for risk in (one for one in LARGER if one > promise.risk):
         if found := candidates(trace, replace(promise, risk=risk), costs, options, allowed):
             return [f"At {100 * risk:g} % it could be: {line_of(found[0], layers)}."]
-    return ["Not at any risk below a fifth: these exits differ too often."]
+    return ["Not at any risk up to a fifth: these exits differ too often."]
 
 
 def judged_by(trace: Trace, policy: Policy) -> Trace:

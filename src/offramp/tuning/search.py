@@ -19,6 +19,7 @@ __all__ = ["Candidate", "search"]
 
 MOST = 4  # early exits that are kept at most
 RISKIEST = 3
+SAVES = 0.01  # of the rows leave early at least: what saves nothing is no candidate
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def search(
         asked = np.concatenate([leaves, np.ones_like(leaves[:, :, :1])], axis=2)
         where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
         each = losses[np.arange(trace.rows), np.asarray(places)[where]].mean(1)
-        fine = np.flatnonzero(each <= risk)
+        saves = (np.asarray(places)[where] < places[-1]).mean(1) >= SAVES
+        fine = np.flatnonzero((each <= risk) & saves)
         fine = fine[-RISKIEST:]  # the cheapest is among the riskiest
         if len(fine):
             seconds = [_seconds(where[place][order], places, costs, size) for place in fine]
