@@ -234,7 +234,7 @@ def _sets(parts: Parts) -> dict[str, list[Row]]:
 
 def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, float]:
     """Answers unlike the user's model's, layers, seconds against it, on rows that nobody used."""
-    texts = [texts[0] if len(texts) == 1 else texts for texts, _ in rows]
+    texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
     runner = offramp.load(fast)
     original = AdaptiveModel.from_pretrained(plain).runner(runner.limit)
     found, full = runner.answer(texts), original.answer(texts, policy="never")

@@ -161,7 +161,7 @@ async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
             await ready(port)
             client = Client(port)
             most = await capacity(client, texts, args.seconds)
-            one = {"capacity": most, "memory": [memory(process)]}
+            one: dict[str, Any] = {"capacity": most, "memory": [memory(process)]}
             one["own"] = [await offered(client, texts, share * most, args.seconds) for share in SHARES]
             one["overload"] = await offered(client, texts, 10 * most, 5.0, probe="offramp" in name)
             one["memory"].append(memory(process))
