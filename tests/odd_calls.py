@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from offramp.cli.main import COMMANDS
 from tests.odd_world import ONE_STEP, USUAL
 
 NUMBERS = """
@@ -79,7 +78,7 @@ def _option(action: argparse.Action, chance: random.Random) -> list[str]:
 
 def odd_options(chance: random.Random) -> list[str]:
     """A call with a few options that may be anything, and at times without what it needs."""
-    command = chance.choice([*COMMANDS, "predict", "evaluate", "calibrate", "train", "compare"])
+    command = chance.choice([*USUAL, "predict", "evaluate", "calibrate", "train", "compare"])
     call = list(USUAL[command])
     for action in chance.choices(options_of(command), k=chance.choice([1, 1, 1, 2, 2, 3])):
         call += _option(action, chance)

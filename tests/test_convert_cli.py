@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def test_info_tells_what_a_model_holds(model, capsys):
     assert main(["info", model]) == 0
     told = capsys.readouterr().out
-    for word in ("bert, 4 layers of 16", "no, perhaps, yes", "patience:1", "linear  mean"):
+    for word in ("bert, 4 layers of 16", "no, perhaps, yes", "patience:1", "linear    mean"):
         assert word in told
     assert main(["info", model, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
