@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## a real encoder from pip, exits trained on it, ten sentences and the layers they leave at
+demo: $(READY) ## a real encoder from pip, fine-tuned, made faster without labels; ten sentences and where they leave
 	$(BIN)/python examples/demo.py
 
 test: check ## what CI runs: ruff, strict mypy, pytest, the golden cases of the originals
