@@ -195,3 +195,15 @@ def test_a_budget_stops_at_the_deepest_exit_that_fits(encoders, family):
         out = model(**batch, policy="never", max_layers=3)
     assert out.exit_layer.tolist() == [2] * 4
     torch.testing.assert_close(out.logits, every[:, 0], **CLOSE)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_the_plain_encoder_takes_the_masks_that_batches_have(encoders, family):
+    """What seconds are compared with: the family's own pass, with the Boolean mask of our batches."""
+    model = tiny(encoders[family])
+    batch = random_batch(5, 3, types=False)
+    batch["attention_mask"] = batch["attention_mask"].bool()
+    with torch.inference_mode():
+        plain = model.stepper.plain(batch)
+        expected = model(**batch, policy="never").logits
+    torch.testing.assert_close(plain, expected, **CLOSE)

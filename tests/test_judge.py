@@ -84,6 +84,13 @@ def test_without_a_judge_it_is_refused(model, capsys, tmp_path):
     assert "needs a judge" in fails(capsys, "evaluate", model, "--policy", "risk", "--output", tmp_path / "x")
 
 
+def test_too_few_rows_for_a_judge_are_said(model, capsys, tmp_path):
+    (tmp_path / "few.txt").write_text("".join(f"a good film {number}\n" for number in range(40)))
+    arguments = ["--policy", "risk", "--speedup", "1.1", "--file", tmp_path / "few.txt"]
+    assert main([str(one) for one in ("calibrate", model, *arguments)]) == 2
+    assert "40 are too few" in capsys.readouterr().err
+
+
 def test_a_judge_of_other_exits_is_refused(model):
     config = AdaptiveModel.from_pretrained(model).config
     with pytest.raises(BadValue, match="a judge of 1 and 2 early exits"):
