@@ -40,7 +40,7 @@ def served(*arguments: Any) -> Iterator[Served]:
         found = re.search(r"http://\S+:\d+", line)
         assert found, line + process.stderr.read()
         one = Served(found[0], process)
-        for _ in range(300):
+        for _ in range(1200):
             try:
                 if urllib.request.urlopen(f"{one.url}/ready", timeout=5).status == 200:
                     break

