@@ -223,6 +223,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         "measured": {name: measured(fast, plain, rows, case) for name, rows in _sets(parts).items()},
     }
     told["promise"].pop("tested", None)
+    told["promise"]["model"]["name"] = case.name  # where it lay is nobody's business
     told["labelled"] = {recipe: with_labels(recipe, case, plain, parts, work, columns) for recipe in case.labelled}
     RESULTS.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
