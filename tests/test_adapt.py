@@ -185,6 +185,11 @@ def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypat
         assert main(["adapt", *map(str, arguments)]) == 130
     assert (output / "report.html").is_file() and (tmp_path / ".fast.adapting" / "heads.safetensors").is_file()
     capsys.readouterr()
+    fresh = tmp_path / ".other.adapting"  # as if a run without an output yet had been interrupted
+    shutil.copytree(tmp_path / ".fast.adapting", fresh)
+    said = fails_at_last(capsys, "adapt", *arguments[:-2], tmp_path / "other")
+    assert "was interrupted" in said and (fresh / "heads.safetensors").is_file()
+    shutil.rmtree(fresh)
     other = [*arguments, "--seed", "7", "--resume"]
     assert "another model, other texts or options" in fails_at_last(capsys, "adapt", *other)
     turned = shutil.copytree(original, tmp_path / "turned")

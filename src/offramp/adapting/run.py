@@ -94,19 +94,18 @@ def adapt(
     output = Path(options.output)
     _check_place(output, name, source, options.overwrite)
     torch.manual_seed(options.imitation.seed)  # the heads begin as they are drawn
-    model = with_new_exits(name, options.exits, options.max_length)
+    model = with_new_exits(name, options.exits)
     _check(model, promise, options)
-    own = whole_length(name, model) if options.max_length is not None else model.runner().limit
+    cut = _cut_shorter(model, options.max_length)
     promise = replace(promise, reference=called(name), frozen=True)
     roles = read_hashes(Path(name))
     seen = np.concatenate([roles[role] for role in ("train", "dev") if role in roles] or [np.empty(0, np.uint64)])
     parts = read_parts(replace(source, inputs=_inputs(model)), promise, seen)
     model.config.inputs = _columns(model, parts, source)
     say(parts.told()[0].upper() + parts.told()[1:] + ".")
-    work = work_beside(output, _about(model, parts, options), options.resume)
+    work = work_beside(output, _about(model, parts, options), options.resume, options.overwrite)
     try:
         with staged_folder(output, options.overwrite) as new:
-            cut = model.runner().limit if model.runner().limit < own else None
             made = Job(name, model, parts, promise, options, work, new, say, roles, cut).run()
     except NoPromise as no:
         made = Adapted((), str(no))
@@ -138,13 +137,13 @@ def _check(model: AdaptiveModel, promise: Promise, options: AdaptOptions) -> Non
         raise BadValue(f"OpenVINO has no fast kernels for {options.int8} scales; take --int8 static or none.")
 
 
-def whole_length(name: str, model: AdaptiveModel) -> int:
-    """The length that a model cuts at by itself."""
-    if (Path(name) / "config.json").is_file() and json.loads((Path(name) / "config.json").read_text()).get(
-        "max_tokens"
-    ):
-        return int(json.loads((Path(name) / "config.json").read_text())["max_tokens"])
-    return int(min(model.tokenizer.model_max_length, model.config.family.max_length(model.config.backbone)))
+def _cut_shorter(model: AdaptiveModel, asked: int | None) -> int | None:
+    """Let texts be cut as asked for; the tokens, where that is shorter than the model itself cuts them."""
+    own = model.runner().limit
+    if asked is None:
+        return None
+    model.config.max_tokens = asked
+    return asked if model.runner().limit < own else None  # a runner says what is wrong with it
 
 
 def _inputs(model: AdaptiveModel) -> tuple[str, ...] | None:

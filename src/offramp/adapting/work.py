@@ -73,8 +73,11 @@ class Work:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def work_beside(output: Path, about: dict[str, Any], resume: bool) -> Work:
-    """The work folder of an output: a new one, or with `resume` what an earlier run of the same settings left."""
+def work_beside(output: Path, about: dict[str, Any], resume: bool, overwrite: bool) -> Work:
+    """The work folder of an output: a new one, or with `resume` what an earlier run of the same settings left.
+
+    What an interrupted run has computed is given up only by `overwrite`.
+    """
     final = output.resolve()
     folder = final.parent / f".{final.name}.adapting"
     if folder.exists() and not (folder / FILE).is_file():
@@ -86,6 +89,11 @@ def work_beside(output: Path, about: dict[str, Any], resume: bool) -> Work:
         if (folder / FILE).read_text("utf-8") != written:
             raise BadValue(f"The interrupted run for {output} had another model, other texts or options; start anew.")
         return Work(folder)
+    if folder.exists() and not overwrite:
+        raise CannotWrite(
+            f"A run for {output} was interrupted, or is at work; give --resume to go on with it, or --overwrite to "
+            "start anew."
+        )
     with writing(folder):
         if folder.exists():
             shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from offramp.model import AdaptiveModel
 __all__ = ["cut_to", "with_new_exits"]
 
 
-def with_new_exits(name: str, asked: ExitOptions, max_length: int | None = None) -> AdaptiveModel:
+def with_new_exits(name: str, asked: ExitOptions) -> AdaptiveModel:
     """A fine-tuned classifier, or a model of ours at its full depth, with early exits that know nothing yet."""
     if asked.heads == "shared":
         raise BadValue("One pooler for all exits cannot be trained on a frozen model; use attention, linear or pooler.")
@@ -27,9 +27,7 @@ def with_new_exits(name: str, asked: ExitOptions, max_length: int | None = None)
         if config.num_layers == 1:
             raise BadModel(f"{name} has one layer and no room for an early exit.")
         raise BadValue(f"The exits asked for leave no early one; {name} has layers 1 to {config.num_layers}.")
-    if max_length is not None:
-        config.max_tokens = max_length
-    model.runner()  # says what is wrong with the tokenizer or the length
+    model.runner()  # says what is wrong with the tokenizer
     return model.eval()
 
 

@@ -209,10 +209,14 @@ class Engine:
                         self._answer_question(*self._questions.popleft())
                     elif self._audits:
                         self._look_again()
-        except Exception:
+        except Exception as err:  # nobody is left to answer: whoever waits is told, and nobody else is let in
             logger.exception("The model's thread ended.")
-            self.ready = False
-            raise
+            with self._news:
+                self.ready = False
+                for row in self._waiting:
+                    _fail(row.ticket.future, err)
+                for _, _, future in self._questions:
+                    _fail(future, err)
 
     def _warm_up(self) -> None:
         texts: list[Any] = ["a text to warm up with", "another one"]
@@ -260,8 +264,9 @@ class Engine:
         policy, budget = asked.policy or self._own_policy(), asked.max_layers
         if asked.deadline is not None and began > asked.deadline:
             budget = self.runner.stepper.exits[0].layer
-            for row in rows:
+            for row in rows:  # what is forced out early is outside the promise, and its audit says nothing of it
                 row.ticket.outside = True
+                row.ticket.drawn[:] = False
         ids, types = _joined(rows)
         order = np.argsort(ids.lengths, kind="stable")
         try:
@@ -352,7 +357,7 @@ class Engine:
         return {key: value.to(self.runner.device) for key, value in batch.items()}
 
 
-def _fail(future: Future[Replied], err: Exception) -> None:
+def _fail(future: Future[Any], err: Exception) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(err)
 
