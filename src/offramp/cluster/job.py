@@ -1,0 +1,115 @@
+"""What a batch job is: the model, how it answers, which files; kept beside the answers, so that it can go on later."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from offramp.errors import BadInput, CannotWrite
+from offramp.files.ours import check_ours
+from offramp.files.writing import staged_file, writing
+
+__all__ = ["JOB", "Job", "answered", "begin", "files_of", "part_file"]
+
+JOB = "_job.json"  # readers of Parquet folders pass over what begins with _ or .
+OURS = re.compile(rf"{re.escape(JOB)}|part-\d+\.parquet|\.part-\d+\..*|\._job\.json\..*")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that the answers depend on, and how they are cut into files."""
+
+    fingerprint: str  # of the model, its backend and dtype
+    policy: str
+    max_layers: int | None
+    id_column: str | None
+    text_columns: tuple[str | None, str | None]
+    all_scores: bool
+    rows: int  # of a part
+    files: tuple[tuple[str, int, int], ...]  # name, bytes, when it was changed last
+
+
+OTHERWISE = {  # what to say where a job differs from the one whose answers are there
+    "fingerprint": "another model, backend or dtype",
+    "policy": "another policy",
+    "max_layers": "another --max-layers",
+    "id_column": "another id column",
+    "text_columns": "other columns",
+    "all_scores": "--all-scores or not",
+    "rows": "another --chunk",
+    "files": "other input files, or they were changed",
+}
+
+
+def files_of(patterns: Sequence[str]) -> list[str]:
+    """The files that patterns such as data/*.parquet name, each once, in order of their names."""
+    found: set[str] = set()
+    for pattern in patterns:
+        if pattern == "-":
+            raise BadInput("A job on Ray reads files, not standard input; name them.")
+        there = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+        some = {os.path.abspath(file) for file in there if Path(file).is_file()}  # noqa: PTH100
+        if not some:
+            hint = f" It is a folder; '{pattern.rstrip('/')}/*.parquet' names what is in it." if there else ""
+            raise BadInput(f"There is no file {pattern}.{hint}")
+        found |= some
+    return sorted(found)
+
+
+def stamped(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
+    """Files and what tells whether they were changed."""
+    told = [(file, Path(file).stat()) for file in files]
+    return tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in told)
+
+
+def begin(folder: Path, job: Job, overwrite: bool) -> None:
+    """Make the folder of a job, or see that the one which is there is this job's."""
+    if folder.exists() and not folder.is_dir():
+        raise CannotWrite(f"{folder} is a file; a job on Ray writes a folder.")
+    with writing(folder):
+        if overwrite and folder.is_dir():
+            check_ours(folder, OURS, "answers of a job")
+            for old in sorted(folder.iterdir(), key=lambda path: path.name == JOB):  # the record goes last
+                old.unlink()
+        elif (folder / JOB).is_file():
+            _check_same(folder, job)
+            for left in folder.glob(".part-*"):  # of workers that were killed
+                left.unlink()
+            return
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise CannotWrite(f"{folder} holds something else than a job's answers; name another folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+    with staged_file(folder / JOB) as file:
+        file.write(json.dumps(asdict(job), indent=1) + "\n")
+
+
+def _check_same(folder: Path, job: Job) -> None:
+    try:
+        kept: dict[str, Any] = json.loads((folder / JOB).read_text("utf-8"))
+    except (OSError, ValueError) as err:
+        raise BadInput(f"{folder / JOB} cannot be read ({err}); name another folder.") from err
+    now = json.loads(json.dumps(asdict(job)))
+    for field in fields(Job):
+        if not isinstance(kept, dict) or kept.get(field.name) != now[field.name]:
+            raise CannotWrite(
+                f"{folder} holds the answers of another job ({OTHERWISE[field.name]}); "
+                "name another folder, or give --overwrite to begin anew."
+            )
+
+
+def part_file(folder: Path, number: int) -> Path:
+    """Where a part's answers are."""
+    return folder / f"part-{number:06d}.parquet"
+
+
+def answered(folder: Path) -> Iterator[int]:
+    """The parts whose answers are there: a file has its name only when it is complete."""
+    for file in folder.glob("part-*.parquet"):
+        if OURS.fullmatch(file.name):
+            yield int(file.stem.removeprefix("part-"))

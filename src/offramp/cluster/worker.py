@@ -1,0 +1,129 @@
+"""One worker of a batch job: it holds the model, reads a part, answers it, and writes the part's file at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offramp.cluster.job import part_file
+from offramp.cluster.parts import Part, read_part
+from offramp.errors import BadModel, OfframpError
+from offramp.files.reading import Text, columns_of, text_of
+from offramp.files.source import Source, text_columns
+
+__all__ = ["Work", "Worker"]
+
+ID = "id"  # the answers' first column
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all workers of a job know."""
+
+    model: str
+    fingerprint: str  # a worker on another machine must find the same model
+    machine: dict[str, Any]  # backend, dtype, threads …
+    options: dict[str, Any]  # policy, max_layers …, as `Runner.stream` takes them
+    source: Source  # the files' format and columns; each part names its file
+    folder: str
+    root: str  # made ids name files from there on
+    id_column: str | None
+    id_is_number: bool
+    all_scores: bool
+
+
+class Worker:
+    """An actor of Ray Data's pool."""
+
+    def __init__(self, work: Work):
+        import pyarrow as pa
+
+        from offramp.loading import load
+
+        self.work, self.runner = work, load(work.model, **work.machine)
+        if self.runner.fingerprint != work.fingerprint:
+            raise BadModel(f"{work.model} is another model on this machine than on the one that began the job.")
+        self.schema = _schema(pa, work, self.runner.config)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Parts, one or more: how many rows each had, or the user's mistake that ended it."""
+        told: dict[str, list[Any]] = {"part": [], "rows": [], "error": []}
+        for values in zip(*batch.values(), strict=True):
+            part = Part(**dict(zip(batch, values, strict=True)))
+            try:
+                rows, error = self.answer(part), ""
+            except OfframpError as err:  # the same on every machine: no use in trying again
+                rows, error = 0, str(err)
+            for name, value in zip(told, (part.number, rows, error), strict=True):
+                told[name].append(value)
+        return told
+
+    def answer(self, part: Part) -> int:
+        """Its answers as a Parquet file, which appears when it is complete; how many."""
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+
+        folder = Path(self.work.folder)
+        stage = folder / f".part-{part.number:06d}.{uuid.uuid4().hex}"
+        count = 0
+        try:
+            with ParquetWriter(stage, self.schema) as writer:
+                for ids, answers in self._answers(part):
+                    rows = [self._row(name, answer) for name, answer in zip(ids, answers, strict=True)]
+                    writer.write_table(pa.Table.from_pylist(rows, schema=self.schema))
+                    count += len(rows)
+            stage.replace(part_file(folder, part.number))  # twice answered is still written once
+        finally:
+            stage.unlink(missing_ok=True)
+        return count
+
+    def _answers(self, part: Part) -> Iterator[tuple[list[Any], Any]]:
+        """Chunk by chunk: a packed file may be a part of any length."""
+        ids: list[Any] = []
+        config = self.runner.config
+        found = self.runner.stream(self._texts(part, ids), progress=False, **self.work.options)
+        for answers in found:
+            mine, ids[:] = ids[: len(answers)], ids[len(answers) :]
+            yield mine, answers.written(config.problem, config.labels)
+
+    def _texts(self, part: Part, ids: list[Any]) -> Iterator[Text]:
+        """The part's texts; their ids are noted on the way."""
+        work = self.work
+        source = replace(work.source, file=part.file)
+        columns = columns_of(source)
+        if source.format == "parquet" and columns is not None:
+            wanted = {*text_columns(source, columns), work.id_column}
+            columns = [name for name in columns if name in wanted]
+        made = str(Path(part.file).relative_to(work.root))
+        for line, row in read_part(source, part, columns):
+            ids.append(f"{made}:{line}" if work.id_column is None else self._id(source, line, row))
+            yield text_of(source, line, row)
+
+    def _id(self, source: Source, line: int, row: Any) -> Any:
+        value = row.get(self.work.id_column) if isinstance(row, dict) else None
+        if value is None:
+            raise source.at(line, f"there is no {self.work.id_column}.")
+        if not self.work.id_is_number:
+            return str(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise source.at(line, f"{self.work.id_column} is {value!r:.40}; the first row's is a whole number.")
+        return value
+
+    def _row(self, name: Any, answer: Any) -> dict[str, Any]:
+        scores = answer.scores if self.work.all_scores else {}
+        return {ID: name, **answer.told(), **{f"score_{label}": value for label, value in scores.items()}}
+
+
+def _schema(pa: Any, work: Work, config: Any) -> Any:
+    """The answers' columns, the same in every part."""
+    number = pa.int64() if work.id_is_number else pa.string()
+    if config.problem.is_span:
+        kinds = {"answer": pa.string(), "score": pa.float64(), "start": pa.int64(), "end": pa.int64()}
+    else:
+        label = pa.list_(pa.string()) if config.problem.name == "multi_label_classification" else pa.string()
+        kinds = {"label": label, "score": pa.float64()}
+    scores = {f"score_{label}": pa.float64() for label in config.labels} if work.all_scores else {}
+    return pa.schema({ID: number, **kinds, "exit_layer": pa.int64(), **scores})
