@@ -106,3 +106,20 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One headless Chromium for all tests of pages."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install offramp[dev])")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
+    options = selenium.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
+    yield chrome
+    chrome.quit()

@@ -29,9 +29,9 @@ class Served:
 
 
 @contextmanager
-def served(*arguments: Any) -> Iterator[Served]:
+def served(*arguments: Any, port: str = "0") -> Iterator[Served]:
     """`offramp serve …` on a free port, ready."""
-    command = [sys.executable, "-m", "offramp", "serve", *map(str, arguments), "--port", "0"]
+    command = [sys.executable, "-m", "offramp", "serve", *map(str, arguments), "--port", port]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )

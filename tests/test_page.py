@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -82,23 +81,6 @@ def test_a_text_that_looks_like_the_place_is_left_alone():
 
 
 # ---- in the browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """One headless Chromium for all tests here."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install offramp[dev])")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("chromium and chromedriver are not installed (Debian: apt install chromium chromium-driver)")
-    options = selenium.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
-    yield chrome
-    chrome.quit()
 
 
 @pytest.fixture

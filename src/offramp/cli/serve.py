@@ -13,6 +13,7 @@ import argparse
 import logging
 import os
 import socket
+import sys
 from pathlib import Path
 
 from offramp.cli import arguments
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guard = parser.add_argument_group("key")
     guard.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")
     guard.add_argument("--api-key-file", type=Path, metavar="FILE", help="the same, from a file")
-    guard.add_argument("--guard-all", action="store_true", help="/health and /metrics ask for it, too")
+    guard.add_argument("--guard-all", action="store_true", help="/health, /ready and /metrics ask for it, too")
     arguments.add_machine(parser)
 
 
@@ -95,7 +96,11 @@ def run(args: argparse.Namespace) -> int:
     say(
         f"{name} on http://{args.host}:{port}, {runner.backend} {runner.dtype}, {args.threads} threads. Ctrl-C ends it."
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        took, gave = engine.accepted, engine.answered
+        print(f"offramp: drained: {took} requests were accepted, {gave} answered.", file=sys.stderr, flush=True)
     return 0
 
 
@@ -129,7 +134,7 @@ def _key(args: argparse.Namespace) -> str | None:
 def _listening(host: str, port: int) -> socket.socket:
     """Before the model is loaded: a port in use is said at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on these alone
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))

@@ -119,6 +119,7 @@ class Engine:
         self.beat = time.monotonic()
         self.ready = False
         self.draining = False
+        self.accepted = self.answered = 0  # requests
         self.pace = 0.01  # seconds of a row, measured as it goes
         self._waiting: deque[Waiting] = deque()
         self._audits: deque[tuple[Waiting, NDArray[np.float32]]] = deque()
@@ -176,6 +177,7 @@ class Engine:
             empty = np.zeros((rows, self.runner.config.num_labels), np.float32)
             ticket = Ticket(ids, types, asked, future, empty, np.zeros(rows, np.int64), drawn, rows, outside)
             self._waiting.extend(Waiting(ticket, row, int(ids.lengths[row])) for row in range(rows))
+            self.accepted += 1
             self._news.notify()
         return future
 
@@ -188,6 +190,7 @@ class Engine:
             if len(self._questions) >= self.queue_rows:
                 raise Full(1.0)
             self._questions.append((question, context, future))
+            self.accepted += 1
             self._news.notify()
         return future
 
@@ -297,6 +300,7 @@ class Engine:
         self.recent.append(time.monotonic() - began)
         self.watch("rows", 1)
         self.watch("exit_layer", found.exit_layer)
+        self.answered += 1
         future.set_result(found)
 
     def _resolve(self, row: Waiting, logits: NDArray[np.float32], layer: int) -> None:
@@ -315,6 +319,7 @@ class Engine:
             reply = Replied(ticket.logits, ticket.layers, int(ticket.ids.lengths.sum()), outside)
             if ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_result(reply)
+                self.answered += 1
             self.recent.append(time.monotonic() - ticket.arrived)
             self.watch("request_seconds", self.recent[-1])
 

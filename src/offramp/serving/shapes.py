@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 Words = Annotated[StrictStr, Field(max_length=10_000_000)]
+OneOrTwo = Annotated[list[Words], Field(min_length=1, max_length=2)]  # a text, or a text and its partner
+Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Body(BaseModel):
@@ -45,9 +47,9 @@ class PairOf(Body):
 class Parameters(Body):
     """What a request may ask for."""
 
-    top_k: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    top_k: Count | None = None
     truncate: StrictBool | None = None
-    max_layers: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    max_layers: Count | None = None
     policy: Annotated[StrictStr, Field(max_length=10_000)] | None = None
     deadline_ms: Annotated[float, Field(gt=0, le=1e9)] | None = None
     details: StrictBool = False
@@ -56,7 +58,7 @@ class Parameters(Body):
 class Hub(Body):
     """`POST /`: `{"inputs": "x"}`, `{"inputs": ["x", "y"]}`, and pairs as `{"text", "text_pair"}`."""
 
-    inputs: Words | PairOf | list[Words | PairOf]
+    inputs: Words | PairOf | Annotated[list[Words | PairOf], Field(min_length=1)]
     parameters: Parameters | None = None
     details: StrictBool = False
 
@@ -64,17 +66,17 @@ class Hub(Body):
 class Predict(Body):
     """`POST /predict`: a text, a pair as a list of two, or a batch of lists of one or two."""
 
-    inputs: Words | list[Words] | list[list[Words]]
+    inputs: Words | OneOrTwo | Annotated[list[OneOrTwo], Field(min_length=1)]
     raw_scores: StrictBool = False
     truncate: StrictBool | None = False
-    max_layers: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    max_layers: Count | None = None
 
 
 class Classify(Body):
     """`POST /classify`, as vLLM's."""
 
     model: StrictStr | None = None
-    input: Words | list[Words]
+    input: Words | Annotated[list[Words], Field(min_length=1)]
     truncate: StrictBool | None = None
 
 
@@ -83,7 +85,7 @@ class Tensor(Body):
 
     name: StrictStr
     shape: list[StrictInt]
-    datatype: StrictStr
+    datatype: Literal["BYTES"]
     data: list[Any]
 
 
@@ -92,7 +94,7 @@ class Infer(Body):
 
     id: StrictStr | None = None
     inputs: Annotated[list[Tensor], Field(min_length=1, max_length=2)]
-    parameters: dict[str, Any] | None = None
+    parameters: Parameters | None = None
 
 
 class Question(Body):
@@ -131,16 +133,12 @@ def texts_of_predict(body: Predict) -> tuple[list[Text], bool]:
     """The texts, and whether the reply is a batch."""
     if isinstance(body.inputs, str):
         return [body.inputs], False
-    if body.inputs and isinstance(body.inputs[0], str):
-        if len(body.inputs) > 2:
-            raise BadInput("A list of texts is one text or a pair; a batch is a list of lists.")
+    if isinstance(body.inputs[0], str):
         return [_one([str(part) for part in body.inputs])], False
     return [_one([str(part) for part in one]) for one in body.inputs], True
 
 
 def _one(parts: list[str]) -> Text:
-    if len(parts) not in (1, 2):
-        raise BadInput(f"A text is a list of one text or of two, not of {len(parts)}.")
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
 
@@ -148,8 +146,6 @@ def texts_of_infer(body: Infer) -> list[Text]:
     """One text per element; of two inputs pairs."""
     columns = []
     for tensor in body.inputs:
-        if tensor.datatype != "BYTES":
-            raise BadInput(f"The input {tensor.name!r:.60} is {tensor.datatype!r:.20}; texts are BYTES.")
         flat = [part for row in tensor.data for part in (row if isinstance(row, list) else [row])]
         if not all(isinstance(part, str) for part in flat):
             raise BadInput(f"The input {tensor.name!r:.60} holds something else than texts.")

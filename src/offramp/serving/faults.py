@@ -1,0 +1,80 @@
+"""Errors as replies: every one is `{"error", "error_type"}`, none shows a stack."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from offramp.errors import OfframpError
+from offramp.serving.engine import Full, Stopped, TooLong
+
+__all__ = ["Fault", "Problem", "add_errors"]
+
+logger = logging.getLogger("offramp")
+
+
+class Problem(Exception):
+    """A reply that is an error."""
+
+    def __init__(self, status: int, kind: str, message: str, headers: dict[str, str] | None = None):
+        super().__init__(message)
+        self.status, self.kind, self.headers = status, kind, headers
+
+
+class Fault(BaseModel):
+    """How every error looks."""
+
+    error: str
+    error_type: str
+
+
+def add_errors(app: FastAPI) -> None:
+    """What becomes of what the routes raise."""
+
+    def fault(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"error": message, "error_type": kind}, status, headers)
+
+    @app.exception_handler(Problem)
+    async def ours(_: Request, err: Problem) -> JSONResponse:
+        return fault(err.status, err.kind, str(err), err.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, err: RequestValidationError) -> JSONResponse:
+        first = err.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return fault(400, "validation", f"{where}: {first['msg']}"[:300])
+
+    @app.exception_handler(HTTPException)
+    async def plain(_: Request, err: HTTPException) -> JSONResponse:
+        kind = {413: "too_large", 400: "validation"}.get(err.status_code, "http")
+        return fault(err.status_code, kind, str(err.detail), dict(err.headers or {}))
+
+    @app.exception_handler(Full)
+    async def full(_: Request, err: Full) -> JSONResponse:
+        return fault(429, "overloaded", str(err), {"retry-after": str(int(err.seconds) + 1)})
+
+    @app.exception_handler(Stopped)
+    async def stopped(_: Request, err: Stopped) -> JSONResponse:
+        return fault(503, "unavailable", str(err), {"retry-after": "1"})
+
+    @app.exception_handler(TooLong)
+    async def too_long(_: Request, err: TooLong) -> JSONResponse:
+        return fault(422, "too_long", str(err))
+
+    @app.exception_handler(OfframpError)
+    async def mistaken(_: Request, err: OfframpError) -> JSONResponse:
+        return fault(400, "validation", str(err))
+
+    @app.exception_handler(TimeoutError)
+    async def slow(_: Request, err: TimeoutError) -> JSONResponse:
+        return fault(408, "slow", "The body did not come in time.")
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, err: Exception) -> JSONResponse:
+        logger.error("A request failed: %s", type(err).__name__)
+        return fault(424, "backend", "The model could not answer; the server's log tells more.")
