@@ -102,7 +102,7 @@ def orange(name: str, several: bool) -> Callable[[argparse.Namespace], tuple[lis
             for split in ("train", "test"):
                 (inside,) = [one for one in archive.namelist() if one.endswith(f"{name}-{split}.tab")]
                 lines = archive.read(inside).decode("utf-8").split("\n")
-                found.append([_of_line(line, several) for line in lines[3:] if line.count("\t")])
+                found.append([_of_line(line, several) for line in lines[3:] if line.strip().count("\t")])
         return found[0], found[1]
 
     return read
@@ -110,8 +110,6 @@ def orange(name: str, several: bool) -> Callable[[argparse.Namespace], tuple[lis
 
 def _of_line(line: str, several: bool) -> Row:
     label, text = line.rstrip("\r").split("\t")[:2]
-    if len(label) > len(text):  # either order
-        label, text = text, label
     return (re.sub(r"\s+", " ", text.strip('"')),), ("|".join(label.split(".")) if several else label)
 
 

@@ -1,12 +1,14 @@
 """Latency under load, on loopback: the figures of docs/serving.md.
 
-    python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15]
+    python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15] [--soak 100000]
 
 Three servers, one after the other on the core that --server-core names, the client on another: `offramp serve` with the
 model's calibrated policy; the same with `never`; a plain full-depth int8 server of a few lines (plain_server.py). First
 each one's capacity is found (clients that wait for their answer), then texts arrive at random (Poisson) whether or not
-answers come, at shares of that; latency counts from when a text was meant to be sent. At last ten times the capacity
-for a few seconds: who is refused, what /health takes. FULL.onnx is an export of the last exit alone (`--exits 12`).
+answers come, at shares of that; latency counts from when a text was meant to be sent. Then the highest rate is searched
+at which 99 % of the texts are answered within --limit seconds: the goodput. At last ten times the capacity for a few
+seconds: who is refused, what /health takes. FULL.onnx is an export of the last exit alone (`--exits 12`). --soak sends
+so many requests to the first server and looks at its memory. The figure goes to docs/figures/load.svg.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from offramp.traces.about import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
 HERE = Path(__file__).parent
-SHARES = (0.3, 0.6, 0.8, 0.9, 1.1)
+FIGURE = HERE.parent / "docs" / "figures" / "load.svg"
+SHARES = (0.3, 0.6, 0.9, 1.1)
 
 
 class Client:
@@ -119,6 +122,36 @@ async def offered(client: Client, texts: list[str], rate: float, seconds: float,
     return told
 
 
+async def goodput(client: Client, texts: list[str], most: float, limit: float, seconds: float) -> dict[str, Any]:
+    """The highest rate at which 99 of 100 texts are answered in time, by halving."""
+    low, high, best = 0.0, 1.05 * most, {"rate": 0.0}
+    for _ in range(6):
+        rate = (low + high) / 2
+        found = await offered(client, texts, rate, seconds)
+        fine = set(found["statuses"]) == {"200"} and found["p99"] <= limit
+        low, high, best = (rate, high, found) if fine else (low, rate, best)
+    return best
+
+
+async def soak(client: Client, texts: list[str], requests: int, process: Any) -> dict[str, Any]:
+    """Memory while many requests come."""
+    drawn, left, found = random.Random(2), requests, []
+    statuses: dict[str, int] = {}
+    start = time.perf_counter()
+
+    async def one() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            if left % (requests // 10) == 0:
+                found.append(round(memory(process), 1))
+            status, _ = await client.ask(drawn.choice(texts))
+            statuses[str(status)] = statuses.get(str(status), 0) + 1
+
+    await asyncio.gather(*(one() for _ in range(32)))
+    return {"seconds": time.perf_counter() - start, "statuses": statuses, "memory": found}
+
+
 def start(command: list[str], core: int | None) -> tuple[Any, int]:
     """A server, ready, and its port."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
@@ -163,8 +196,11 @@ async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
             most = await capacity(client, texts, args.seconds)
             one: dict[str, Any] = {"capacity": most, "memory": [memory(process)]}
             one["own"] = [await offered(client, texts, share * most, args.seconds) for share in SHARES]
+            one["goodput"] = await goodput(client, texts, most, args.limit, args.seconds)
             one["overload"] = await offered(client, texts, 10 * most, 5.0, probe="offramp" in name)
             one["memory"].append(memory(process))
+            if args.soak and not found:
+                one["soak"] = await soak(client, texts, args.soak, process)
             found[name] = one
             print(name, json.dumps(one), flush=True)
         finally:
@@ -181,6 +217,8 @@ def main() -> None:
     parser.add_argument("--backend", default="onnx")
     parser.add_argument("--graph", help="a full-depth graph for the plain server")
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--limit", type=float, default=0.1, help="seconds that 99 %% of the texts may take")
+    parser.add_argument("--soak", type=int, default=0)
     parser.add_argument("--server-core", type=int)
     parser.add_argument("--client-core", type=int)
     args = parser.parse_args()
@@ -193,9 +231,33 @@ def main() -> None:
         "date": date.today().isoformat(),
         "cpu": cpu_name(),
         "model": Path(args.model).name,
+        "backend": args.backend,
         "seconds": args.seconds,
+        "limit": args.limit,
     }
     RESULTS.write_text(json.dumps(about | {"servers": found}, indent=1) + "\n", "utf-8")
+    draw(found, args.limit)
+
+
+def draw(servers: dict[str, Any], limit: float) -> None:
+    """Latency by rate, for each server."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for colour, (name, one) in zip(("#0b6e99", "#c96a00", "#6b7680"), servers.items(), strict=False):
+        rates = [point["rate"] for point in one["own"]]
+        for share, style in (("p99", "o-"), ("p50", "o--")):
+            label = f"{name}, {'99 %' if share == 'p99' else 'half'}"
+            axes.plot(rates, [1000 * point[share] for point in one["own"]], style, color=colour, label=label)
+    axes.axhline(1000 * limit, color="#999999", linewidth=0.8)
+    axes.set(xlabel="texts a second that arrive", ylabel="milliseconds", yscale="log")
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(FIGURE, metadata={"Date": None})
 
 
 if __name__ == "__main__":
