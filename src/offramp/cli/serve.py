@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts of a request (512)")
     limits.add_argument("--max-bytes", type=int, default=2_000_000, metavar="N", help="of a request's body (2,000,000)")
     limits.add_argument("--max-queue", type=int, default=2048, metavar="N", help="texts that may wait (2048)")
-    limits.add_argument("--batch-tokens", type=int, default=2048, metavar="N", help="padded tokens at once (2048)")
+    limits.add_argument("--batch-tokens", type=int, default=512, metavar="N", help="padded tokens at once (512)")
     limits.add_argument("--allow-override", action="store_true", help="let requests name a policy")
     guard = parser.add_argument_group("key")
     guard.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")

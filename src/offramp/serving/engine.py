@@ -1,4 +1,4 @@
-"""One thread owns the model: it takes what waits, oldest first, as many tokens as pay, and answers it.
+"""One thread owns the model: it takes the oldest row and those like it, as many tokens as pay, and answers them.
 
 Nobody waits for a batch to fill. Rows that were drawn for the audit go on to full depth when nothing else waits.
 """
@@ -32,6 +32,7 @@ __all__ = ["Asked", "Engine", "Full", "Replied", "Stopped", "TooLong"]
 logger = logging.getLogger("offramp")
 
 IDLE = 0.2  # seconds between two beats of a thread that has nothing to do
+WINDOW = 128  # of the oldest rows, among which those of one length are found
 AUDITED = 256  # rows that may wait for their audit; while there are more, none are drawn
 
 
@@ -102,7 +103,7 @@ class Engine:
         self,
         runner: Runner,
         *,
-        batch_tokens: int = 2048,
+        batch_tokens: int = 512,
         queue_rows: int = 2048,
         audit: float = 0.0,
         on_alarm: str = "warn",
@@ -237,30 +238,37 @@ class Engine:
         with self._news:
             if not (self._waiting or self._audits or self._questions or self._stop):
                 self._news.wait(IDLE)
-            while self._waiting and self._waiting[0].ticket.future.cancelled():
-                self._waiting.popleft()  # its client hung up
-            if not self._waiting:
-                return None if self._stop and not self._questions else []
-            first = self._waiting[0]
-            taken: list[Waiting] = []
-            others: deque[Waiting] = deque()
-            longest = 0
-            while self._waiting:
+            window: list[Waiting] = []
+            while self._waiting and len(window) < WINDOW:
                 row = self._waiting.popleft()
-                if row.ticket.future.cancelled():
-                    continue
-                wide = max(longest, row.length)
-                fits = not taken or wide * (len(taken) + 1) <= self.batch_tokens
-                if fits and row.ticket.asked == first.ticket.asked:
-                    taken.append(row)
-                    longest = wide
-                else:
-                    others.append(row)
-                    if not fits:
-                        break
-            others.extend(self._waiting)
-            self._waiting = others
+                if not row.ticket.future.cancelled():  # else its client hung up
+                    window.append(row)
+            if not window:
+                return None if self._stop and not self._questions else []
+            taken = self._alike(window)
+            chosen = set(map(id, taken))
+            self._waiting.extendleft(row for row in reversed(window) if id(row) not in chosen)
         return taken
+
+    def _alike(self, window: list[Waiting]) -> list[Waiting]:
+        """The oldest row and those of about its length, as many as fit: little padding, and nobody is passed over."""
+        oldest = window[0]
+        rows = sorted((row for row in window if row.ticket.asked == oldest.ticket.asked), key=lambda row: row.length)
+        low = high = next(place for place, row in enumerate(rows) if row is oldest)
+        while True:
+            shorter = rows[high].length - rows[low - 1].length if low else None
+            longer = rows[high + 1].length - rows[high].length if high + 1 < len(rows) else None
+            size = high - low + 2
+            if shorter is not None and size * rows[high].length > self.batch_tokens:
+                shorter = None
+            if longer is not None and size * rows[high + 1].length > self.batch_tokens:
+                longer = None
+            if shorter is None and longer is None:
+                return rows[low : high + 1]
+            if longer is None or (shorter is not None and shorter <= longer):
+                low -= 1
+            else:
+                high += 1
 
     def _answer(self, rows: list[Waiting]) -> None:
         began, asked = time.monotonic(), rows[0].ticket.asked
