@@ -115,6 +115,8 @@ def main() -> None:
     console.print(f"\nThe report: {shown(fast / 'report.html')}, the sentences that are answered differently first.")
     console.print(f"The model is in {shown(fast)}. Try it:")
     console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {shown(fast)} --backend {BACKEND} -")
+    console.print("Serve it, its promise watched, and look at http://127.0.0.1:8000:")
+    console.print(f"  .venv/bin/offramp serve {shown(fast)} --backend {BACKEND} --audit 0.01")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,15 @@ def test_calibrated_saved_and_used_with_another_threshold(model, capsys, tmp_pat
     runs(capsys, "evaluate", model, "--no-live", "--output", tmp_path / "run", "--overwrite")  # all in it is ours
 
 
+def test_auto_takes_entropy_or_the_judge(model, capsys):
+    """Half of what the judge was not fitted on chooses between them, the other half tests the choice."""
+    printed = runs(capsys, "calibrate", model, *EASY[:-1], "auto")
+    told = json.loads((model / "calibration.json").read_text())
+    assert told["test_rows"] == 180 and told["search_rows"] == 180
+    assert AdaptiveModel.from_pretrained(model).config.exit_policy.name in ("entropy", "risk")
+    assert {one["policy"].split(":")[0] for one in told["tested"]} <= {"entropy", "risk"} and "180 rows" in printed
+
+
 def test_a_regression_is_judged_by_how_near_two_exits_are(tmp_path, capsys):
     data = write_sts(tmp_path / "data", dev=300)
     adaptive("bert", tmp_path / "encoder", num_labels=1, problem_type="regression").save_pretrained(tmp_path / "model")

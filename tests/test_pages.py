@@ -42,6 +42,7 @@ PAGES = (
     "runtimes.md",
     "adapting.md",
     "serving.md",
+    "cluster.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,7 +22,7 @@ from offramp.adapting.texts import Parts, read_parts, task_of
 from offramp.adapting.work import Work, work_beside
 from offramp.attach import ExitOptions
 from offramp.batching import Text
-from offramp.calibration.choice import CalibrationOptions, promised
+from offramp.calibration.choice import AUTO, CalibrationOptions, policies_for, promised
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise
 from offramp.calibration.run import bound, whole_evidence
@@ -45,7 +45,7 @@ from offramp.tasks.rows import TaskRows
 from offramp.traces.about import cpu_name, of_data
 from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import KNOWN, UNKNOWN, earlier_rows, read_hashes, write_hashes
-from offramp.tuning.choosing import AUTO, TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
+from offramp.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, told
 from offramp.tuning.costs import measure
 from offramp.tuning.knobs import TUNABLE
 from offramp.tuning.search import Candidate

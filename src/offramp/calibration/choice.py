@@ -10,21 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.calibration.bounds import MOST_ROWS, rows_needed
+from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.search import per_exit
 from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
-from offramp.evaluation.grids import grid
+from offramp.evaluation.grids import fitting, grid
 from offramp.policies import Judged, Policy
 from offramp.problems import Problem
+from offramp.stepper import Shape
 from offramp.traces.trace import Trace
 
-__all__ = ["SEED", "CalibrationOptions", "fastest", "promised", "shuffled", "too_few"]
+__all__ = ["AUTO", "SEED", "CalibrationOptions", "fastest", "policies_for", "promised", "shuffled", "too_few"]
 
+AUTO = "auto"
 SEED = 0  # of the one shuffle; nobody may pick the luckiest
 
 Choice = tuple[Policy | None, dict[str, Any]]  # and the evidence, with a sentence that says it
+
+
+def policies_for(name: str, shape: Shape) -> list[str]:
+    """The policies to try: the one that was asked for, or the certainty that fits and the judge."""
+    if name != AUTO:
+        return [name]
+    return [one for one in fitting(with_some_judge(shape)) if one in ("entropy", Judged.name)]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from offramp import card
 from offramp import promise as promises
-from offramp.calibration.choice import SEED, CalibrationOptions, fastest, promised, shuffled, too_few
+from offramp.calibration.choice import (
+    SEED,
+    CalibrationOptions,
+    fastest,
+    policies_for,
+    promised,
+    shuffled,
+    too_few,
+)
 from offramp.calibration.judge import fit_judge, with_some_judge
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.rows import rows_to_calibrate
@@ -96,7 +104,8 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
     """The options with their policies named; whatever is wrong with them is said before the model runs."""
     config = runner.config
     shape, labelled = config.shape, data.labels is not None
-    names = options.policies or (_usual(config),)
+    asked = options.policies or (_usual(config),)
+    names = tuple(dict.fromkeys(name for one in asked for name in policies_for(one, shape)))
     for name in names:
         grid(name, with_some_judge(shape))  # says what is wrong with it
         if options.per_exit:
@@ -108,7 +117,7 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
         raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
     if options.temperature:
         check_temperatures(shape.problem, labelled, config.faithful)
-    return replace(options, policies=tuple(names))
+    return replace(options, policies=names)
 
 
 def _calibrate(

@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="which policy's number is chosen (the model's own, else entropy); several are searched on half the rows",
+        help="which policy's number is chosen (the model's own, else entropy); several are searched on half the rows; "
+        "auto: entropy or risk, whichever is better there",
     )
     leaving.add_argument("--per-exit", action="store_true", help="a threshold of its own for every exit, likewise")
     leaving.add_argument("--temperature", action="store_true", help="first fit a temperature per exit on a quarter")

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from offramp.calibration.judge import with_some_judge
+from offramp.calibration.choice import AUTO, policies_for
 from offramp.calibration.risks import Promise, Risk
-from offramp.evaluation.grids import fitting
 from offramp.policies import Judged, Policy
-from offramp.stepper import Shape
 from offramp.traces.trace import Trace
 from offramp.tuning.costs import Costs
 from offramp.tuning.knobs import knob
 from offramp.tuning.search import Candidate, search
 
-__all__ = ["AUTO", "TuneOptions", "at_more_risk", "candidates", "judged_by", "line_of", "policies_for", "told"]
+__all__ = ["TuneOptions", "at_more_risk", "candidates", "judged_by", "line_of", "told"]
 
-AUTO = "auto"
 LARGER = (0.02, 0.03, 0.05, 0.1, 0.2)  # risks that are tried where the promised one is too small
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
 
@@ -30,13 +27,6 @@ class TuneOptions:
     policy: str = AUTO
     batch: int = 32  # rows that are served together
     threads: int | None = None
-
-
-def policies_for(name: str, shape: Shape) -> list[str]:
-    """The policies to try: the one that was asked for, or the certainty that fits and the judge."""
-    if name != AUTO:
-        return [name]
-    return [one for one in fitting(with_some_judge(shape)) if one in ("entropy", "risk")]
 
 
 def candidates(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from offramp.batching import Text
-from offramp.calibration.choice import SEED, CalibrationOptions, promised
+from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, policies_for, promised
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise
 from offramp.calibration.rows import rows_to_calibrate
@@ -32,7 +32,7 @@ from offramp.model import AdaptiveModel
 from offramp.policies import Policy
 from offramp.runner import Runner
 from offramp.tasks.rows import DataOptions, TaskRows
-from offramp.tuning.choosing import AUTO, TuneOptions, at_more_risk, candidates, judged_by, line_of, policies_for, told
+from offramp.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, told
 from offramp.tuning.costs import measure
 from offramp.tuning.knobs import TUNABLE
 from offramp.tuning.search import Candidate
