@@ -21,6 +21,7 @@ from huggingface_hub import InferenceClient, constants
 import offramp
 from offramp import AdaptiveModel
 from offramp.serving import guard
+from offramp.serving.engine import Engine
 from offramp.serving.guard import ServerOptions
 from offramp.serving.metrics import Metrics
 from tests.calls import fails
@@ -250,26 +251,29 @@ def test_a_killed_server_is_a_clean_error_and_its_place_is_free_again(folder):
     with served(folder) as one:
         with Crowd(one.url).asking(4) as crowd:
             assert one.end(signal.SIGKILL) == -signal.SIGKILL
-        assert crowd.found[-4:] == [0] * 4 and set(crowd.found) <= {0, 200}
+        assert crowd.found.count(0) == 4 and set(crowd.found) == {0, 200}
         port = one.url.rsplit(":", 1)[1]
     with served(folder, port=port) as again:
         assert again.url == one.url and post(again.url, {"inputs": "x"})[0] == 200
 
 
 def test_a_client_that_hangs_up_takes_its_rows_with_it(folder):
-    with served(folder, "--batch-tokens", "16") as one:
+    with served(folder, "--batch-tokens", "16", "--max-queue", "2000") as one:
         host, port = one.url.removeprefix("http://").split(":")
         body = json.dumps({"inputs": TEXTS * 100}).encode()
         for _ in range(4):
             with socket.create_connection((host, int(port))) as line:
                 line.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-        assert post(one.url, {"inputs": TEXTS[0]})[0] == 200  # behind all of theirs
-        info = json.loads(get(f"{one.url}/info")[1])
-        assert info["waiting"] == 0 and info["answered"] < 1000  # not the 1,600 that were sent
+        for _ in range(200):
+            if 'status="499"' in get(f"{one.url}/metrics")[1]:
+                break
+            time.sleep(0.05)
         assert 'status="499"' in get(f"{one.url}/metrics")[1]
+        assert post(one.url, {"inputs": TEXTS[0]})[0] == 200  # behind all of theirs
+        assert json.loads(get(f"{one.url}/info")[1])["answered"] < 1000  # not the 1,600 that were sent
 
 
-def test_a_slow_sender_is_told_to_go():
+def test_a_slow_sender_is_told_to_go(folder):
     """Over the wire it would take half a minute."""
     slow = []
 
@@ -281,7 +285,7 @@ def test_a_slow_sender_is_told_to_go():
         return {}
 
     async def call() -> None:
-        guarded = guard.Guard(app, ServerOptions(), Metrics())
+        guarded = guard.Guard(app, ServerOptions(), Metrics(), Engine(offramp.load(folder)))
         try:
             await guarded({"type": "http", "method": "POST", "path": "/", "headers": []}, never, never)
         except TimeoutError:

@@ -7,7 +7,7 @@ last digits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -20,7 +20,19 @@ from offramp.policies import Memory, Policy
 from offramp.problems.span import LOW
 from offramp.stepper import Batch, ExitPoint, Positions, Said, Stepper
 
-__all__ = ["Answered", "Flight", "Landed", "collect", "every_exit", "join", "run", "start", "step", "within_budget"]
+__all__ = [
+    "Answered",
+    "Flight",
+    "Landed",
+    "collect",
+    "every_exit",
+    "join",
+    "leaving",
+    "run",
+    "start",
+    "step",
+    "within_budget",
+]
 
 State = TypeVar("State")
 
@@ -114,17 +126,21 @@ def join(stepper: Stepper[State], flights: Sequence[Flight[State]]) -> Flight[St
 
 def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Answered:
     """Take a batch through the exits; after each, rows that the policy lets go leave with its answer."""
+    return collect(list(leaving(stepper, batch, policy, max_layers)))
+
+
+def leaving(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Iterator[Landed]:
+    """The same, group by group, as they leave; the others have not gone on yet."""
     points = within_budget(stepper.exits, max_layers)
     flight: Flight[State] | None = start(stepper, batch)
-    landed: list[Landed] = []
     for point in points:
         is_last = point is points[-1]
         if flight is None:
             break
         if is_last or policy.listens(point):
             flight, group = step(stepper, flight, point, policy, is_last)
-            landed += [group] if group is not None else []
-    return collect(landed)
+            if group is not None:
+                yield group
 
 
 def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[Said, ...]:

@@ -10,6 +10,7 @@ than were promised. Nothing is tuned anew by itself.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts of a request (512)")
     limits.add_argument("--max-bytes", type=int, default=2_000_000, metavar="N", help="of a request's body (2,000,000)")
-    limits.add_argument("--max-queue", type=int, default=2048, metavar="N", help="texts that may wait (2048)")
-    limits.add_argument("--batch-tokens", type=int, default=512, metavar="N", help="padded tokens at once (512)")
+    limits.add_argument("--max-queue", type=int, default=512, metavar="N", help="texts that may wait (512)")
+    limits.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens at once (as suits the machine)")
     limits.add_argument("--allow-override", action="store_true", help="let requests name a policy")
     guard = parser.add_argument_group("key")
     guard.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     listening = _listening(args.host, args.port)
     args.threads = args.threads or usable_threads()
     runner = arguments.load(args)
+    _stay_awake()
     metrics = Metrics()
     engine = Engine(
         runner,
@@ -104,13 +106,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _stay_awake() -> None:
+    """Neither the model's thread nor the collector of garbage may keep the loop from its clients for long."""
+    sys.setswitchinterval(0.0005)
+    gc.collect()
+    gc.freeze()  # the libraries' half a million objects: looking at each takes a quarter of a second
+
+
 def _check(args: argparse.Namespace) -> None:
     if not 0 <= args.port <= 65535:
         raise BadValue(f"port is {args.port}; it is from 0 (any that is free) to 65535.")
     if not 0 <= args.audit <= 1:
         raise BadValue(f"audit is {args.audit:g}; it is a share from 0 to 1.")
     for name in ("max_rows", "max_bytes", "max_queue", "batch_tokens"):
-        if getattr(args, name) < 1:
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             raise BadValue(f"{name.replace('_', '-')} is {getattr(args, name)}; it is at least 1.")
     arguments.check_threads(args.threads)
 

@@ -15,11 +15,12 @@ from fastapi import FastAPI, Request, Response
 
 import offramp
 from offramp import policies
-from offramp.batching import Text
-from offramp.serving.engine import Asked, Engine, Replied
+from offramp.batching import Ragged, Text
+from offramp.serving.engine import Engine
 from offramp.serving.faults import Fault, Problem, add_errors
 from offramp.serving.guard import Guard, ServerOptions
 from offramp.serving.metrics import Metrics
+from offramp.serving.rows import Asked, Replied
 from offramp.serving.shapes import (
     Classify,
     Hub,
@@ -39,6 +40,7 @@ __all__ = ["ServerOptions", "make_app"]
 
 T = TypeVar("T")
 
+SHORT = 2000  # characters that are tokenised at once
 GONE = 499  # what proxies note for a client that did not wait
 EXITS, OUTSIDE = "x-offramp-exit-layers", "x-offramp-outside-promise"
 
@@ -58,7 +60,7 @@ def make_app(engine: Engine, options: ServerOptions, metrics: Metrics) -> FastAP
     app = FastAPI(title="offramp", version=offramp.__version__, lifespan=lifespan, responses=faults)
     routes = Routes(engine, options, ThreadPoolExecutor(2, "tokenise"))
     add_errors(app)
-    app.add_middleware(Guard, options=options, metrics=metrics)
+    app.add_middleware(Guard, options=options, metrics=metrics, engine=engine)
     _add_answers(app, routes)
     add_telling(app, engine, options.name, metrics)
     add_open_inference(app, engine, options.name)
@@ -81,15 +83,23 @@ class Routes:
         if len(texts) > self.options.max_rows:
             raise Problem(413, "too_large", f"{len(texts)} texts at once; the most is {self.options.max_rows}.")
         asked = self._asked(wanted)
-        loop = asyncio.get_running_loop()
         cut = truncate if wanted.truncate is None else wanted.truncate
-        ids, types = await loop.run_in_executor(self.tokenising, partial(self.engine.tokenised, texts, cut))
-        reply = await call.waited(self.engine.submit(ids, types, asked))
+        with self.engine.place(len(texts)):
+            tokens = await self._tokenised(texts, cut)
+            submitted = self.engine.submit(*tokens, asked)
+        reply = await call.waited(submitted)
         response = call.response
         response.headers[EXITS] = ",".join(map(str, reply.layers.tolist()))
         if reply.outside:
             response.headers[OUTSIDE] = "1"
         return reply
+
+    async def _tokenised(self, texts: Sequence[Text], truncate: bool) -> tuple[Ragged, Ragged | None]:
+        """Long texts beside the loop; for short ones waking a thread would take longer than the work itself."""
+        work = partial(self.engine.tokenised, texts, truncate)
+        if sum(len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts) <= SHORT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.tokenising, work)
 
     def _asked(self, wanted: Parameters) -> Asked:
         if wanted.policy is not None and not self.options.allow_override:

@@ -6,94 +6,37 @@ Nobody waits for a batch to fill. Rows that were drawn for the audit go on to fu
 from __future__ import annotations
 
 import logging
+import os
 import random
+import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.batching import Ragged, Text, Tokens
-from offramp.errors import BadValue
-from offramp.loop import run, within_budget
+from offramp.batching import BATCH_TOKENS_ELSEWHERE, Ragged, Text, Tokens
+from offramp.loop import leaving, run, within_budget
 from offramp.policies import Never, Policy
 from offramp.prediction import SpanAnswer
 from offramp.runner import Runner
 from offramp.serving.audit import Audit
+from offramp.serving.rows import Asked, Full, Replied, Stopped, Ticket, TooLong, Waiting, alike, joined
 
-__all__ = ["Asked", "Engine", "Full", "Replied", "Stopped", "TooLong"]
+__all__ = ["Engine"]
 
 logger = logging.getLogger("offramp")
 
 IDLE = 0.2  # seconds between two beats of a thread that has nothing to do
+BATCH_TOKENS = 256  # padded tokens at once on a CPU: with like lengths together more gain nothing
 WINDOW = 128  # of the oldest rows, among which those of one length are found
 AUDITED = 256  # rows that may wait for their audit; while there are more, none are drawn
-
-
-class Full(Exception):
-    """The queue has no room; try again after so many seconds."""
-
-    def __init__(self, seconds: float):
-        super().__init__("The queue is full.")
-        self.seconds = seconds
-
-
-class TooLong(Exception):
-    """A text has more tokens than the model takes."""
-
-
-class Stopped(Exception):
-    """The server is not ready, or drains."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a request wants beside its texts."""
-
-    policy: Policy | None = None  # in place of the model's
-    max_layers: int | None = None
-    deadline: float | None = None  # by the monotonic clock: behind it rows leave at the first exit
-
-
-@dataclass(frozen=True)
-class Replied:
-    """The answers to one request, in its order."""
-
-    logits: NDArray[np.float32]  # (rows, classes)
-    layers: NDArray[np.int64]  # (rows,)
-    tokens: int
-    outside: bool  # a policy, a budget or a deadline of its own: what was promised does not hold for it
-
-
-@dataclass
-class Ticket:
-    """A request inside the engine."""
-
-    ids: Ragged
-    types: Ragged | None
-    asked: Asked
-    future: Future[Replied]
-    logits: NDArray[np.float32]
-    layers: NDArray[np.int64]
-    drawn: NDArray[np.bool_]  # for the audit, before anything was decided
-    left: int
-    outside: bool = False
-    arrived: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """One row."""
-
-    ticket: Ticket
-    row: int
-    length: int
 
 
 class Engine:
@@ -103,14 +46,15 @@ class Engine:
         self,
         runner: Runner,
         *,
-        batch_tokens: int = 512,
-        queue_rows: int = 2048,
+        batch_tokens: int | None = None,
+        queue_rows: int = 512,
         audit: float = 0.0,
         on_alarm: str = "warn",
         watch: Callable[[str, float], None] = lambda name, value: None,
         policy: str | None = None,
     ):
-        self.runner, self.batch_tokens, self.queue_rows = runner, batch_tokens, queue_rows
+        self.runner, self.queue_rows = runner, queue_rows
+        self.batch_tokens = batch_tokens or (BATCH_TOKENS if runner.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE)
         self.policy = runner.config.choose(policy)
         own = self.policy == runner.config.exit_policy  # what was promised of another one does not hold
         promised = own and runner.config.calibrated and runner.config.calibrated.get("promise")
@@ -123,6 +67,7 @@ class Engine:
         self.accepted = self.answered = 0  # requests
         self.pace = 0.01  # seconds of a row, measured as it goes
         self._waiting: deque[Waiting] = deque()
+        self._coming = 0  # rows that are not tokenised yet
         self._audits: deque[tuple[Waiting, NDArray[np.float32]]] = deque()
         self._questions: deque[tuple[str, str, Future[SpanAnswer]]] = deque()
         self.layers: Counter[int] = Counter()  # rows by the layer that they left at
@@ -144,6 +89,28 @@ class Engine:
             self.draining = self._stop = True
             self._news.notify()
         self._thread.join(wait)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even one more text is taken; asked without waiting."""
+        return len(self._waiting) + self._coming >= self.queue_rows
+
+    @contextmanager
+    def place(self, rows: int) -> Iterator[None]:
+        """Room for texts that are still being tokenised; asked for in the server's loop alone."""
+        waiting = len(self._waiting) + self._coming
+        if waiting and waiting + rows > self.queue_rows:
+            raise self.refusal
+        self._coming += rows
+        try:
+            yield
+        finally:
+            self._coming -= rows
+
+    @property
+    def refusal(self) -> Full:
+        """When to come again: once what waits is done."""
+        return Full(max(1.0, self.pace * len(self._waiting)))
 
     @property
     def depth(self) -> int:
@@ -171,8 +138,6 @@ class Engine:
         with self._news:
             if self.draining or not self.ready:
                 raise Stopped("The server drains." if self.draining else "The model is being loaded.")
-            if len(self._waiting) + rows > self.queue_rows:
-                raise Full(max(1.0, self.pace * len(self._waiting)))
             if outside or len(self._audits) >= AUDITED:
                 drawn[:] = False
             empty = np.zeros((rows, self.runner.config.num_labels), np.float32)
@@ -189,7 +154,7 @@ class Engine:
             if self.draining or not self.ready:
                 raise Stopped("The server drains." if self.draining else "The model is being loaded.")
             if len(self._questions) >= self.queue_rows:
-                raise Full(1.0)
+                raise self.refusal
             self._questions.append((question, context, future))
             self.accepted += 1
             self._news.notify()
@@ -198,6 +163,7 @@ class Engine:
     # -- the model's thread ----------------------------------------------------------------------
 
     def _work(self) -> None:
+        _step_back()
         try:
             with self.runner.stepper.answering():
                 self._warm_up()
@@ -245,30 +211,10 @@ class Engine:
                     window.append(row)
             if not window:
                 return None if self._stop and not self._questions else []
-            taken = self._alike(window)
+            taken = alike(window, self.batch_tokens)
             chosen = set(map(id, taken))
             self._waiting.extendleft(row for row in reversed(window) if id(row) not in chosen)
         return taken
-
-    def _alike(self, window: list[Waiting]) -> list[Waiting]:
-        """The oldest row and those of about its length, as many as fit: little padding, and nobody is passed over."""
-        oldest = window[0]
-        rows = sorted((row for row in window if row.ticket.asked == oldest.ticket.asked), key=lambda row: row.length)
-        low = high = next(place for place, row in enumerate(rows) if row is oldest)
-        while True:
-            shorter = rows[high].length - rows[low - 1].length if low else None
-            longer = rows[high + 1].length - rows[high].length if high + 1 < len(rows) else None
-            size = high - low + 2
-            if shorter is not None and size * rows[high].length > self.batch_tokens:
-                shorter = None
-            if longer is not None and size * rows[high + 1].length > self.batch_tokens:
-                longer = None
-            if shorter is None and longer is None:
-                return rows[low : high + 1]
-            if longer is None or (shorter is not None and shorter <= longer):
-                low -= 1
-            else:
-                high += 1
 
     def _answer(self, rows: list[Waiting]) -> None:
         began, asked = time.monotonic(), rows[0].ticket.asked
@@ -278,19 +224,20 @@ class Engine:
             for row in rows:  # what is forced out early is outside the promise, and its audit says nothing of it
                 row.ticket.outside = True
                 row.ticket.drawn[:] = False
-        ids, types = _joined(rows)
+        ids, types = joined(rows)
         order = np.argsort(ids.lengths, kind="stable")
         try:
-            answered = run(self.runner.stepper, self._batch(ids, types, order), policy, budget)
+            for left in leaving(self.runner.stepper, self._batch(ids, types, order), policy, budget):
+                logits = left.said.logits.float().cpu().numpy()
+                places = range(len(logits)) if left.rows is None else left.rows.tolist()
+                for place, said in zip(places, logits, strict=True):  # who leaves early is answered now
+                    self._resolve(rows[order[place]], said, left.said.layer)
         except Exception as err:  # of this batch: the next one may do
             logger.exception("A batch of %d rows failed.", len(rows))
             for row in rows:
                 _fail(row.ticket.future, err)
             return
-        logits, layers = answered.logits.float().numpy(), answered.layer.numpy()
         self.pace = 0.9 * self.pace + 0.1 * (time.monotonic() - began) / len(rows)
-        for place, number in enumerate(order):
-            self._resolve(rows[number], logits[place], int(layers[place]))
         self.watch("rows", len(rows))
         self.watch("batch_seconds", time.monotonic() - began)
 
@@ -335,7 +282,7 @@ class Engine:
         """Some of the rows that were drawn, at full depth."""
         some = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
         rows, early = [row for row, _ in some], np.stack([logits for _, logits in some])
-        ids, types = _joined(rows)
+        ids, types = joined(rows)
         answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(rows))), Never())
         problem = self.runner.config.problem
         tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
@@ -370,22 +317,13 @@ class Engine:
         return {key: value.to(self.runner.device) for key, value in batch.items()}
 
 
+def _step_back() -> None:
+    """Where both want the same core, the loop that talks to clients goes first: it never needs it for long."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 def _fail(future: Future[Any], err: Exception) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(err)
-
-
-def _joined(rows: Sequence[Waiting]) -> tuple[Ragged, Ragged | None]:
-    """The tokens of rows of several requests."""
-
-    def of(kind: str) -> Ragged | None:
-        parts = [getattr(row.ticket, kind) for row in rows]
-        if any(part is None for part in parts):
-            return None
-        each = [part.values[part.starts[row.row] :][: row.length] for part, row in zip(parts, rows, strict=True)]
-        return Ragged(np.concatenate(each), np.array([len(one) for one in each], dtype=np.int64))
-
-    ids = of("ids")
-    if ids is None:
-        raise BadValue("rows without tokens")
-    return ids, of("types")

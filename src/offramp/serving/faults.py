@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from offramp.errors import OfframpError
-from offramp.serving.engine import Full, Stopped, TooLong
+from offramp.serving.rows import Full, Stopped, TooLong
 
-__all__ = ["Fault", "Problem", "add_errors"]
+__all__ = ["Fault", "Problem", "add_errors", "overloaded"]
 
 logger = logging.getLogger("offramp")
 
@@ -33,11 +33,18 @@ class Fault(BaseModel):
     error_type: str
 
 
+def fault(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An error as a reply."""
+    return JSONResponse({"error": message, "error_type": kind}, status, headers)
+
+
+def overloaded(err: Full) -> JSONResponse:
+    """There is no room, and when there may be."""
+    return fault(429, "overloaded", str(err), {"retry-after": str(int(err.seconds) + 1)})
+
+
 def add_errors(app: FastAPI) -> None:
     """What becomes of what the routes raise."""
-
-    def fault(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-        return JSONResponse({"error": message, "error_type": kind}, status, headers)
 
     @app.exception_handler(Problem)
     async def ours(_: Request, err: Problem) -> JSONResponse:
@@ -56,7 +63,7 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Full)
     async def full(_: Request, err: Full) -> JSONResponse:
-        return fault(429, "overloaded", str(err), {"retry-after": str(int(err.seconds) + 1)})
+        return overloaded(err)
 
     @app.exception_handler(Stopped)
     async def stopped(_: Request, err: Stopped) -> JSONResponse:

@@ -14,6 +14,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from offramp.serving.engine import Engine
+from offramp.serving.faults import overloaded
 from offramp.serving.metrics import Metrics
 
 __all__ = ["Guard", "ServerOptions"]
@@ -39,8 +41,8 @@ class ServerOptions:
 class Guard:
     """Key and size of every request, before anything is parsed; what became of it, counted and logged without texts."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics):
-        self.app, self.options, self.metrics = app, options, metrics
+    def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, engine: Engine):
+        self.app, self.options, self.metrics, self.engine = app, options, metrics, engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -67,7 +69,7 @@ class Guard:
         if scope["method"] == "POST":  # every body is JSON, whatever a client forgot to say, or curl says by itself
             others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
             scope["headers"] = [*others, (b"content-type", b"application/json")]
-        refused = self._refused(Headers(scope=scope), scope["path"])
+        refused = self._refused(Headers(scope=scope), scope["path"], scope["method"] == "POST")
         inner = self.app if refused is None else refused
         await inner(scope, limited, noted)
         route = getattr(scope.get("route"), "path", "other")
@@ -75,12 +77,14 @@ class Guard:
         if scope["path"] not in OPEN:
             logger.info("%s", json.dumps({"route": route, "status": status[0]}))
 
-    def _refused(self, headers: Headers, path: str) -> Response | None:
+    def _refused(self, headers: Headers, path: str, is_post: bool) -> Response | None:
         options = self.options
         if options.api_key is not None and (options.guard_all or path not in OPEN):
             given = headers.get("authorization", "").removeprefix("Bearer ").strip()
             if not hmac.compare_digest(given.encode(), options.api_key.encode()):
                 return JSONResponse({"error": "A key is needed, or another one.", "error_type": "unauthorized"}, 401)
+        if is_post and self.engine.is_full:  # before anybody has parsed or tokenised anything
+            return overloaded(self.engine.refusal)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > options.max_bytes:
             message = f"The body has {length[:20]} bytes; the most is {options.max_bytes:,}."

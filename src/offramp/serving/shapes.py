@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from offramp.batching import Text
 from offramp.config import AdaptiveConfig
 from offramp.errors import BadInput
-from offramp.serving.engine import Replied
+from offramp.serving.rows import Replied
 
 __all__ = [
     "Classify",
