@@ -1,4 +1,4 @@
-"""The measured part of docs/serving.md, from benchmarks/results/{load,drift,segment-queues,cluster}.json."""
+"""The measured part of docs/serving.md, from benchmarks/results/{load,drift,serving-batches,cluster}.json."""
 
 from __future__ import annotations
 
@@ -83,18 +83,26 @@ def drift(told: dict[str, Any]) -> list[str]:
     return ["### A stream that turns", "", about, "", *lines, ""]
 
 
-def queues(told: dict[str, Any]) -> list[str]:
-    """Why a batch runs to its end."""
-    ratios = [one["to the end"] / one["queues"] for one in told["budgets"].values()]
+def batching(told: dict[str, Any]) -> list[str]:
+    """How batches are made, and why they run to their end."""
     fixed = ", ".join(f"{one:.1f}" for one in told["fixed_rows"])
-    text = (
-        f"Not built. `benchmarks/segment_queues.py`, {told['date']}, {told['cpu']}, {told['model']} in "
-        f"{told['backend']}: a segment's fixed part is worth {fixed} rows (shallow to deep), and holding rows until "
-        f"enough of them wait at the same exit gave {min(ratios):.2f} to {max(ratios):.2f} times the texts a second of "
-        "running each batch to its end, although in that measurement nobody pays for waiting: rows of different "
-        "lengths meet, and padding eats the gain. What does pay is to run texts of about one length together."
+    ratios = [one["queues"] / one["first come"] for one in told["budgets"].values()]
+    about = (
+        f"`benchmarks/serving_batches.py`, {told['date']}, {told['cpu']}, {told['model']} in {told['backend']}, "
+        f"{told['threads']} thread, {told['texts']} sentences of SST-2's dev set, texts a second:"
     )
-    return ["### Queues between segments", "", text, ""]
+    names = [name for name in next(iter(told["budgets"].values())) if name != "same"]
+    lines = [f"| padded tokens | {' | '.join(names)} |", "|---" + "|---:" * len(names) + "|"]
+    lines += [
+        f"| {budget} | {' | '.join(f'{one[name]:.0f}' for name in names)} |" for budget, one in told["budgets"].items()
+    ]
+    text = (
+        "*first come* takes texts in their order, *like lengths of n* is the server's way while n texts wait. *queues* "
+        "(first come, but rows that stay are held until enough of them wait at the same exit, and nobody pays for "
+        f"waiting) were not built: {min(ratios):.2f} to {max(ratios):.2f} times first come. A segment's fixed part is "
+        f"worth {fixed} rows here (shallow to deep), and where rows of different lengths meet, padding eats the gain."
+    )
+    return ["### Batches", "", about, "", *lines, "", text, ""]
 
 
 def cluster(told: dict[str, Any]) -> list[str]:
@@ -112,7 +120,7 @@ def cluster(told: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Fill the page's marked part."""
     parts = []
-    for name, write in {"load": load, "drift": drift, "segment-queues": queues, "cluster": cluster}.items():
+    for name, write in {"load": load, "drift": drift, "serving-batches": batching, "cluster": cluster}.items():
         told = read(name)
         parts += [f"Not measured yet: {name}.", ""] if told is None else write(told)
     before, rest = PAGE.read_text("utf-8").split(MARK, 1)

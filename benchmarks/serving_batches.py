@@ -1,12 +1,12 @@
-"""Whether queues between the segments would pay in the server.
+"""How the server should batch: texts of like lengths together, and whether queues between the segments would pay.
 
-    python benchmarks/segment_queues.py MODEL --data-dir GLUE [--backend onnx] [--threads 1]
+    python benchmarks/serving_batches.py MODEL --data-dir GLUE [--backend onnx] [--threads 1]
 
-The server runs a batch to its end, with fewer and fewer rows; it could also hold the rows that stay until enough of
-them wait at the same exit. Texts come in the order of the dev file, as many as the budget of padded tokens takes, and
-there are always more: the best that can happen to queues, since nobody pays for waiting. Both ways in turn, the
-quickest of five; answers must be the same. The fixed part of each segment, in rows, comes from batches of 1 to 16 equal
-rows.
+*First come*: texts in the order of the dev file, as many as the budget of padded tokens takes. *Like lengths*: the
+server's own choice among so many that wait. *Queues*: a batch runs with fewer and fewer rows to its end; it could also
+hold the rows that stay until enough of them wait at the same exit. There are always more texts, the best case for
+queues, since nobody pays for waiting. All ways in turn, the quickest of five; answers must be the same. The fixed
+part of each segment, in rows, comes from batches of 1 to 16 equal rows.
 """
 
 from __future__ import annotations
@@ -17,43 +17,62 @@ import time
 from collections.abc import Callable
 from datetime import date
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 import offramp
 from offramp import loop
-from offramp.batching import Tokens
+from offramp.batching import Ragged, Tokens
 from offramp.policies import Policy
 from offramp.runner import Runner
+from offramp.serving.rows import Ticket, Waiting, alike
 from offramp.tasks.rows import DataOptions, rows_for
 from offramp.traces.about import cpu_name
 
-RESULTS = Path(__file__).parent / "results" / "segment-queues.json"
+RESULTS = Path(__file__).parent / "results" / "serving-batches.json"
 Batch = dict[str, torch.Tensor]
 
 
-def batches(runner: Runner, texts: list[str], budget: int) -> list[Batch]:
-    """Texts as they come, so many padded tokens at a time."""
-    tokens = Tokens(runner.tokenizer, runner.limit, runner.config.reads_pairs)
-    ids, types = tokens.read(list(texts), 0)
-    found: list[list[int]] = []
-    rows: list[int] = []
+def first_come(lengths: list[int], budget: int) -> list[list[int]]:
+    """Rows as they come, so many padded tokens at a time."""
+    found: list[list[int]] = [[]]
     longest = 0
-    for row, length in enumerate(ids.lengths.tolist()):
-        if rows and max(longest, length) * (len(rows) + 1) > budget:
-            found.append(rows)
-            rows, longest = [], 0
-        rows = [*rows, row]
+    for row, length in enumerate(lengths):
+        if found[-1] and max(longest, length) * (len(found[-1]) + 1) > budget:
+            found.append([])
+            longest = 0
+        found[-1].append(row)
         longest = max(longest, length)
+    return found
+
+
+def like_lengths(lengths: list[int], budget: int, waiting: int) -> list[list[int]]:
+    """As the server takes them, while so many wait."""
+    ticket = cast(Ticket, SimpleNamespace(asked=None))
+    rows = [Waiting(ticket, row, length) for row, length in enumerate(lengths)]
+    there, found = rows[:waiting], []
+    coming = iter(rows[waiting:])
+    while there:
+        taken = alike(there, budget)
+        found.append([one.row for one in taken])
+        there = [one for one in there if one.row not in found[-1]] + list(islice(coming, len(taken)))
+    return found
+
+
+def batches(runner: Runner, ids: Ragged, types: Ragged | None, parts: list[list[int]]) -> list[Batch]:
+    """Rows as the model takes them, sorted by length inside a batch."""
     made = []
-    for some in [*found, rows]:
-        table, real = ids.padded(np.array(some), runner.tokenizer.pad_token_id or 0)
+    for some in parts:
+        order = np.array(sorted(some, key=lambda row: ids.lengths[row]))
+        table, real = ids.padded(order, runner.tokenizer.pad_token_id or 0)
         made.append({"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)})
         if types is not None:
-            made[-1]["token_type_ids"] = torch.from_numpy(types.padded(np.array(some), 0)[0])
+            made[-1]["token_type_ids"] = torch.from_numpy(types.padded(order, 0)[0])
     return made
 
 
@@ -102,7 +121,8 @@ def fixed_parts(runner: Runner, text: str) -> list[float]:
     counts = [1, 2, 4, 8, 16]
     found = np.zeros((len(runner.stepper.exits), len(counts)))
     for column, count in enumerate(counts):
-        (batch,) = batches(runner, [text] * count, 10**9)
+        ids, types = Tokens(runner.tokenizer, runner.limit, runner.config.reads_pairs).read([text] * count, 0)
+        (batch,) = batches(runner, ids, types, [list(range(count))])
         for turn in range(12):
             state = runner.stepper.embed(batch)
             for place, point in enumerate(runner.stepper.exits):
@@ -130,16 +150,19 @@ def main() -> None:
     with runner.stepper.answering():
         policy = runner.config.exit_policy
         told["fixed_rows"] = fixed_parts(runner, texts[0])
-        for budget in (256, 512, 1024, 2048):
-            some = batches(runner, texts, budget)
-            ways = {"to the end": to_the_end, "queues": with_queues}
-            layers = {name: way(runner, some, policy) for name, way in ways.items()}
-            times = [[seconds(partial(way, runner, some, policy)) for way in ways.values()] for _ in range(5)]
-            best = dict(zip(ways, np.min(times, 0).tolist(), strict=True))
-            best["rows of a batch"] = len(texts) / len(some)
-            best["other layers"] = int((layers["to the end"] != layers["queues"]).sum())
-            told["budgets"][str(budget)] = best
-            print(budget, best, f"{best['to the end'] / best['queues']:.3f}", flush=True)
+        ids, types = Tokens(runner.tokenizer, runner.limit, runner.config.reads_pairs).read(list(texts), 0)
+        lengths = ids.lengths.tolist()
+        for budget in (128, 256, 512, 1024, 2048):
+            parts = {"first come": first_come(lengths, budget)}
+            parts |= {f"like lengths of {count}": like_lengths(lengths, budget, count) for count in (16, 64, 128)}
+            made = {name: batches(runner, ids, types, some) for name, some in parts.items()}
+            ways = {name: partial(to_the_end, runner, some, policy) for name, some in made.items()}
+            ways["queues"] = partial(with_queues, runner, made["first come"], policy)
+            same = torch.equal(ways["first come"](), ways["queues"]())
+            times = np.min([[seconds(way) for way in ways.values()] for _ in range(5)], 0)
+            speeds = {name: len(texts) / took for name, took in zip(ways, times.tolist(), strict=True)}
+            told["budgets"][str(budget)] = speeds | {"same": same}
+            print(budget, told["budgets"][str(budget)], flush=True)
     RESULTS.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
 
 
