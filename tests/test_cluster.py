@@ -245,6 +245,14 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys, monkeypatch):
     assert Path("out/mine.txt").read_text() == "mine"
 
 
+def test_without_ray_the_pip_line_is_told(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = fails(
+        capsys, "predict", folder / "model", folder / "0.parquet", "--engine", "ray", "--output", tmp_path / "o"
+    )
+    assert "needs ray: pip install '.[ray]'" in told and not (tmp_path / "o").exists()
+
+
 def test_another_jobs_folder_is_refused(folder, tmp_path, capsys):
     """What began with one model, policy or input does not go on with another."""
     file = written(tmp_path, "csv")

@@ -86,14 +86,16 @@ def run(args: argparse.Namespace) -> int:
         watch=metrics.watch,
         policy=args.policy,
     )
+    if args.audit and runner.config.problem.is_span:
+        raise BadValue("Answers to questions are not audited; leave --audit out.")
+    if args.audit and engine.audit is not None and engine.audit.risk >= 0.5:
+        raise BadValue(f"A promise of {engine.audit.risk:g} is too weak to be watched; leave --audit out.")
     if args.audit and engine.audit is None:
         raise BadValue(f"{args.model} has no promise about its answers to watch; calibrate it, or leave --audit out.")
     name = args.name or Path(args.model).resolve().name
     options = ServerOptions(name, args.max_rows, args.max_bytes, key, args.guard_all, args.allow_override)
     logging.getLogger("offramp").setLevel(logging.INFO if os.environ.get("OFFRAMP_LOG") else logging.WARNING)
-    config = uvicorn.Config(
-        make_app(engine, options, metrics), log_level="warning", access_log=False, timeout_graceful_shutdown=30
-    )
+    config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
     port = listening.getsockname()[1]
     say(
         f"{name} on http://{args.host}:{port}, {runner.backend} {runner.dtype}, {args.threads} threads. Ctrl-C ends it."
@@ -132,10 +134,12 @@ def _key(args: argparse.Namespace) -> str | None:
             key = args.api_key_file.read_text("utf-8").strip()
         except OSError as err:
             raise BadValue(f"Cannot read {args.api_key_file}: {err.strerror}.") from err
+        except UnicodeDecodeError as err:
+            raise BadValue(f"{args.api_key_file} is not text in UTF-8.") from err
         if not key:
             raise BadValue(f"{args.api_key_file} is empty.")
         return str(key)
-    if args.api_key == "":
+    if args.api_key is not None and not args.api_key.strip():
         raise BadValue("--api-key is empty.")
     return None if args.api_key is None else str(args.api_key)
 
@@ -147,6 +151,7 @@ def _listening(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen(2048)
     except (OSError, UnicodeError) as err:
         made.close()
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)

@@ -40,6 +40,7 @@ __all__ = ["ServerOptions", "make_app"]
 
 T = TypeVar("T")
 
+LONGEST = 100_000  # characters of a question and its context: all others wait while it is read
 SHORT = 2000  # characters that are tokenised at once
 GONE = 499  # what proxies note for a client that did not wait
 EXITS, OUTSIDE = "x-offramp-exit-layers", "x-offramp-outside-promise"
@@ -187,6 +188,8 @@ def _add_answers(app: FastAPI, routes: Routes) -> None:
             raise Problem(
                 400, "validation", f"This model answers with {config.problem.title}, not with parts of texts."
             )
+        if len(body.question) + len(body.context) > LONGEST:
+            raise Problem(413, "too_large", f"The question and its context have more than {LONGEST:,} characters.")
         found = await Call(request, response).waited(routes.engine.question(body.question, body.context))
         response.headers[EXITS] = str(found.exit_layer)
         return {

@@ -11,10 +11,12 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,19 @@ from offramp.policies import Never, Policy
 from offramp.prediction import SpanAnswer
 from offramp.runner import Runner
 from offramp.serving.audit import Audit
-from offramp.serving.rows import Asked, Full, Replied, Stopped, Ticket, TooLong, Waiting, alike, joined
+from offramp.serving.rows import (
+    Asked,
+    Full,
+    Replied,
+    Stopped,
+    Ticket,
+    Tokenised,
+    TooLong,
+    Waiting,
+    alike,
+    joined,
+    tokens_of,
+)
 
 __all__ = ["Engine"]
 
@@ -37,6 +51,14 @@ IDLE = 0.2  # seconds between two beats of a thread that has nothing to do
 BATCH_TOKENS = 256  # padded tokens at once on a CPU: with like lengths together more gain nothing
 WINDOW = 128  # of the oldest rows, among which those of one length are found
 AUDITED = 256  # rows that may wait for their audit; while there are more, none are drawn
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A row that was drawn, in the order in which rows left."""
+
+    tokens: Tokenised
+    early: NDArray[np.float32] | None  # what its early exit said; None: it ran to the end anyway
 
 
 class Engine:
@@ -63,12 +85,14 @@ class Engine:
         self.on_alarm, self.watch = on_alarm, watch
         self.beat = time.monotonic()
         self.ready = False
-        self.draining = False
+        self.draining = self.died = False
         self.accepted = self.answered = 0  # requests
         self.pace = 0.01  # seconds of a row, measured as it goes
         self._waiting: deque[Waiting] = deque()
         self._coming = 0  # rows that are not tokenised yet
-        self._audits: deque[tuple[Waiting, NDArray[np.float32]]] = deque()
+        self._hand: list[Waiting] = []  # what is being answered
+        self._audits: deque[Audited] = deque()
+        self.skipped = 0  # rows that were drawn while too many waited for their audit
         self._questions: deque[tuple[str, str, Future[SpanAnswer]]] = deque()
         self.layers: Counter[int] = Counter()  # rows by the layer that they left at
         self.recent: deque[float] = deque(maxlen=1000)  # seconds of requests
@@ -91,14 +115,22 @@ class Engine:
         self._thread.join(wait)
 
     @property
+    def _why_not(self) -> str:
+        if self.draining:
+            return "The server drains."
+        return (
+            "The model's thread has ended; the server's log tells why." if self.died else "The model is being loaded."
+        )
+
+    @property
     def is_full(self) -> bool:
         """Whether not even one more text is taken; asked without waiting."""
-        return len(self._waiting) + self._coming >= self.queue_rows
+        return self.depth + self._coming >= self.queue_rows
 
     @contextmanager
     def place(self, rows: int) -> Iterator[None]:
         """Room for texts that are still being tokenised; asked for in the server's loop alone."""
-        waiting = len(self._waiting) + self._coming
+        waiting = self.depth + self._coming
         if waiting and waiting + rows > self.queue_rows:
             raise self.refusal
         self._coming += rows
@@ -110,12 +142,12 @@ class Engine:
     @property
     def refusal(self) -> Full:
         """When to come again: once what waits is done."""
-        return Full(max(1.0, self.pace * len(self._waiting)))
+        return Full(max(1.0, self.pace * self.depth))
 
     @property
     def depth(self) -> int:
-        """Rows that wait."""
-        return len(self._waiting)
+        """Rows and questions that wait."""
+        return len(self._waiting) + len(self._questions)
 
     def tokenised(self, texts: Sequence[Text], truncate: bool) -> tuple[Ragged, Ragged | None]:
         """Texts as tokens; may run in any thread."""
@@ -137,8 +169,11 @@ class Engine:
         outside = asked.policy is not None or asked.max_layers is not None
         with self._news:
             if self.draining or not self.ready:
-                raise Stopped("The server drains." if self.draining else "The model is being loaded.")
-            if outside or len(self._audits) >= AUDITED:
+                raise Stopped(self._why_not)
+            if outside or self._is_stopped:
+                drawn[:] = False
+            if len(self._audits) >= AUDITED:  # it is behind, whatever the texts are
+                self.skipped += int(drawn.sum())
                 drawn[:] = False
             empty = np.zeros((rows, self.runner.config.num_labels), np.float32)
             ticket = Ticket(ids, types, asked, future, empty, np.zeros(rows, np.int64), drawn, rows, outside)
@@ -152,7 +187,7 @@ class Engine:
         future: Future[SpanAnswer] = Future()
         with self._news:
             if self.draining or not self.ready:
-                raise Stopped("The server drains." if self.draining else "The model is being loaded.")
+                raise Stopped(self._why_not)
             if len(self._questions) >= self.queue_rows:
                 raise self.refusal
             self._questions.append((question, context, future))
@@ -178,15 +213,17 @@ class Engine:
                     elif self._questions:
                         self._answer_question(*self._questions.popleft())
                     elif self._audits:
-                        self._look_again()
+                        self._audit()
         except Exception as err:  # nobody is left to answer: whoever waits is told, and nobody else is let in
-            logger.exception("The model's thread ended.")
+            logger.error("The model's thread ended: %s", "".join(traceback.format_exception(err)).rstrip())
             with self._news:
-                self.ready = False
-                for row in self._waiting:
+                self.ready, self.died = False, True
+                for row in (*self._hand, *self._waiting):
                     _fail(row.ticket.future, err)
                 for _, _, future in self._questions:
                     _fail(future, err)
+                self._waiting.clear()
+                self._questions.clear()
 
     def _warm_up(self) -> None:
         texts: list[Any] = ["a text to warm up with", "another one"]
@@ -211,7 +248,8 @@ class Engine:
                     window.append(row)
             if not window:
                 return None if self._stop and not self._questions else []
-            taken = alike(window, self.batch_tokens)
+            self._hand = window  # whoever waits here is told, should anything go wrong
+            taken = self._hand = alike(window, self.batch_tokens, time.monotonic())
             chosen = set(map(id, taken))
             self._waiting.extendleft(row for row in reversed(window) if id(row) not in chosen)
         return taken
@@ -219,21 +257,21 @@ class Engine:
     def _answer(self, rows: list[Waiting]) -> None:
         began, asked = time.monotonic(), rows[0].ticket.asked
         policy, budget = asked.policy or self._own_policy(), asked.max_layers
-        if asked.deadline is not None and began > asked.deadline:
+        if any(row.ticket.asked.is_late(began) for row in rows):
             budget = self.runner.stepper.exits[0].layer
             for row in rows:  # what is forced out early is outside the promise, and its audit says nothing of it
                 row.ticket.outside = True
                 row.ticket.drawn[:] = False
-        ids, types = joined(rows)
-        order = np.argsort(ids.lengths, kind="stable")
         try:
+            ids, types = joined([tokens_of(row) for row in rows])
+            order = np.argsort(ids.lengths, kind="stable")
             for left in leaving(self.runner.stepper, self._batch(ids, types, order), policy, budget):
                 logits = left.said.logits.float().cpu().numpy()
                 places = range(len(logits)) if left.rows is None else left.rows.tolist()
                 for place, said in zip(places, logits, strict=True):  # who leaves early is answered now
                     self._resolve(rows[order[place]], said, left.said.layer)
         except Exception as err:  # of this batch: the next one may do
-            logger.exception("A batch of %d rows failed.", len(rows))
+            logger.error("%d rows failed: %s", len(rows), "".join(traceback.format_exception(err)).rstrip())
             for row in rows:
                 _fail(row.ticket.future, err)
             return
@@ -246,7 +284,7 @@ class Engine:
             return
         began = time.monotonic()
         try:
-            (found,) = self.runner.predict([(question, context)], progress=False)
+            (found,) = self.runner.predict([(question, context)], policy=self._own_policy(), progress=False)
             assert isinstance(found, SpanAnswer)
         except Exception as err:
             future.set_exception(err)
@@ -264,13 +302,11 @@ class Engine:
         ticket.left -= 1
         self.layers[layer] += 1
         self.watch("exit_layer", layer)
-        if ticket.drawn[row.row]:
-            if layer == self.runner.config.num_layers:
-                self._seen(differs=False)
-            else:
-                self._audits.append((row, logits.copy()))
+        if ticket.drawn[row.row] and not self._is_stopped:
+            is_deep = layer == self.runner.config.num_layers
+            self._audits.append(Audited(tokens_of(row), None if is_deep else logits.copy()))
         if not ticket.left and not ticket.future.cancelled():
-            outside = ticket.outside or isinstance(self._own_policy(), Never) != isinstance(self.policy, Never)
+            outside = ticket.outside or self._is_stopped
             reply = Replied(ticket.logits, ticket.layers, int(ticket.ids.lengths.sum()), outside)
             if ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_result(reply)
@@ -278,17 +314,27 @@ class Engine:
             self.recent.append(time.monotonic() - ticket.arrived)
             self.watch("request_seconds", self.recent[-1])
 
+    def _audit(self) -> None:
+        try:
+            self._look_again()
+        except Exception as err:  # those few are not counted; answering goes on
+            logger.error("An audit failed: %s", "".join(traceback.format_exception(err)).rstrip())
+
     def _look_again(self) -> None:
-        """Some of the rows that were drawn, at full depth."""
+        """Some of the rows that were drawn, the early ones at full depth; counted in the order in which they left."""
         some = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
-        rows, early = [row for row, _ in some], np.stack([logits for _, logits in some])
-        ids, types = joined(rows)
-        answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(rows))), Never())
+        early = [(one.tokens, one.early) for one in some if one.early is not None]
+        differ = iter(self._differ(*zip(*early, strict=True)) if early else ())
+        for one in some:
+            self._seen(one.early is not None and bool(next(differ)))
+
+    def _differ(self, tokens: Sequence[Tokenised], early: Sequence[NDArray[np.float32]]) -> Iterable[bool]:
+        ids, types = joined(tokens)
+        answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(early))), Never())
         problem = self.runner.config.problem
         tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
-        late = problem.answers(answered.logits.float().numpy())
-        for differs in problem.differ(problem.answers(early), late, tolerance):
-            self._seen(bool(differs))
+        late = problem.answers(answered.logits.float().cpu().numpy())
+        return problem.differ(problem.answers(np.stack(early)), late, tolerance)
 
     def _seen(self, differs: bool) -> None:
         if self.audit is None:
@@ -304,10 +350,14 @@ class Engine:
                 self.audit.risk,
             )
 
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether an alarm has stopped early exits: there is nothing to audit then."""
+        return self.on_alarm == "never" and self.audit is not None and self.audit.alarm
+
     def _own_policy(self) -> Policy:
         """The model's, unless its alarm was to stop it."""
-        stopped = self.on_alarm == "never" and self.audit is not None and self.audit.alarm
-        return Never() if stopped else self.policy
+        return Never() if self._is_stopped else self.policy
 
     def _batch(self, ids: Ragged, types: Ragged | None, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         table, real = ids.padded(rows, self.runner.tokenizer.pad_token_id or 0)

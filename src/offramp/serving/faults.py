@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from offramp.errors import OfframpError
 from offramp.serving.rows import Full, Stopped, TooLong
 
-__all__ = ["Fault", "Problem", "add_errors", "overloaded"]
+__all__ = ["Fault", "Problem", "add_errors", "fault", "overloaded"]
 
 logger = logging.getLogger("offramp")
 
@@ -58,7 +58,7 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, err: HTTPException) -> JSONResponse:
-        kind = {413: "too_large", 400: "validation"}.get(err.status_code, "http")
+        kind = {408: "slow", 413: "too_large", 400: "validation"}.get(err.status_code, "http")
         return fault(err.status_code, kind, str(err.detail), dict(err.headers or {}))
 
     @app.exception_handler(Full)
@@ -76,12 +76,3 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(OfframpError)
     async def mistaken(_: Request, err: OfframpError) -> JSONResponse:
         return fault(400, "validation", str(err))
-
-    @app.exception_handler(TimeoutError)
-    async def slow(_: Request, err: TimeoutError) -> JSONResponse:
-        return fault(408, "slow", "The body did not come in time.")
-
-    @app.exception_handler(Exception)
-    async def broken(_: Request, err: Exception) -> JSONResponse:
-        logger.error("A request failed: %s", type(err).__name__)
-        return fault(424, "backend", "The model could not answer; the server's log tells more.")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offramp.serving.engine import Engine
-from offramp.serving.faults import overloaded
+from offramp.serving.faults import fault, overloaded
 from offramp.serving.metrics import Metrics
 
 __all__ = ["Guard", "ServerOptions"]
@@ -54,7 +54,10 @@ class Guard:
         async def limited() -> Message:
             if whole[0]:  # nothing comes but the client's end, and that may take as long as it likes
                 return await receive()
-            message = await asyncio.wait_for(receive(), SLOWEST)
+            try:
+                message = await asyncio.wait_for(receive(), SLOWEST)
+            except TimeoutError as err:
+                raise HTTPException(408, "The body did not come in time.") from err
             seen[0] += len(message.get("body", b""))
             whole[0] = not message.get("more_body", False)
             if seen[0] > self.options.max_bytes:
@@ -71,17 +74,26 @@ class Guard:
             scope["headers"] = [*others, (b"content-type", b"application/json")]
         refused = self._refused(Headers(scope=scope), scope["path"], scope["method"] == "POST")
         inner = self.app if refused is None else refused
-        await inner(scope, limited, noted)
-        route = getattr(scope.get("route"), "path", "other")
+        try:
+            await inner(scope, limited, noted)
+        except Exception as err:
+            logger.error("A request failed: %s", type(err).__name__)  # its message may hold a text
+            if not status[0]:
+                await fault(424, "backend", "The model could not answer; the server's log tells more.")(
+                    scope, limited, noted
+                )
+        route = getattr(scope.get("route"), "path", "refused" if refused is not None else "other")
         self.metrics.replies.labels(route, str(status[0])).inc()
         if scope["path"] not in OPEN:
             logger.info("%s", json.dumps({"route": route, "status": status[0]}))
 
     def _refused(self, headers: Headers, path: str, is_post: bool) -> Response | None:
         options = self.options
-        if options.api_key is not None and (options.guard_all or path not in OPEN):
-            given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if not hmac.compare_digest(given.encode(), options.api_key.encode()):
+        is_open = path in OPEN or (path == "/" and not is_post)  # the page holds nothing, it asks with its own key
+        if options.api_key is not None and (options.guard_all or not is_open):
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            is_right = hmac.compare_digest(given.strip().encode(), options.api_key.strip().encode())
+            if scheme.lower() != "bearer" or not is_right:
                 return JSONResponse({"error": "A key is needed, or another one.", "error_type": "unauthorized"}, 401)
         if is_post and self.engine.is_full:  # before anybody has parsed or tokenised anything
             return overloaded(self.engine.refusal)

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.batching import Ragged
-from offramp.errors import BadValue
 from offramp.policies import Policy
 
-__all__ = ["Asked", "Full", "Replied", "Stopped", "Ticket", "TooLong", "Waiting", "alike", "joined"]
+__all__ = ["Asked", "Full", "Replied", "Stopped", "Ticket", "TooLong", "Waiting", "alike", "joined", "tokens_of"]
+
+Tokenised = tuple[Ragged, Ragged | None]
+"""Tokens and their types, where the family has them."""
 
 
 class Full(Exception):
@@ -40,6 +42,14 @@ class Asked:
     policy: Policy | None = None  # in place of the model's
     max_layers: int | None = None
     deadline: float | None = None  # by the monotonic clock: behind it rows leave at the first exit
+
+    def is_late(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and now > self.deadline
+
+    def kind(self, now: float) -> tuple[Policy | None, int | None, bool]:
+        """What rows that are run together have in common."""
+        return self.policy, self.max_layers, self.is_late(now)
 
 
 @dataclass(frozen=True)
@@ -77,10 +87,11 @@ class Waiting:
     length: int
 
 
-def alike(window: list[Waiting], budget: int) -> list[Waiting]:
+def alike(window: list[Waiting], budget: int, now: float) -> list[Waiting]:
     """The oldest row and those of about its length, as many as fit: little padding, and nobody is passed over."""
     oldest = window[0]
-    rows = sorted((row for row in window if row.ticket.asked == oldest.ticket.asked), key=lambda row: row.length)
+    kind = oldest.ticket.asked.kind(now)
+    rows = sorted((row for row in window if row.ticket.asked.kind(now) == kind), key=lambda row: row.length)
     low = high = next(place for place, row in enumerate(rows) if row is oldest)
     while True:
         shorter = rows[high].length - rows[low - 1].length if low else None
@@ -98,17 +109,24 @@ def alike(window: list[Waiting], budget: int) -> list[Waiting]:
             high += 1
 
 
-def joined(rows: Sequence[Waiting]) -> tuple[Ragged, Ragged | None]:
+def tokens_of(row: Waiting) -> Tokenised:
+    """One row's tokens alone: what keeps them does not keep its request."""
+
+    def of(kind: Ragged | None) -> Ragged | None:
+        if kind is None:
+            return None
+        return Ragged(kind.values[kind.starts[row.row] :][: row.length].copy(), np.array([row.length], dtype=np.int64))
+
+    ids = of(row.ticket.ids)
+    assert ids is not None
+    return ids, of(row.ticket.types)
+
+
+def joined(rows: Sequence[Tokenised]) -> Tokenised:
     """The tokens of rows of several requests."""
 
-    def of(kind: str) -> Ragged | None:
-        parts = [getattr(row.ticket, kind) for row in rows]
-        if any(part is None for part in parts):
-            return None
-        each = [part.values[part.starts[row.row] :][: row.length] for part, row in zip(parts, rows, strict=True)]
-        return Ragged(np.concatenate(each), np.array([len(one) for one in each], dtype=np.int64))
+    def of(parts: list[Ragged]) -> Ragged:
+        return Ragged(np.concatenate([one.values for one in parts]), np.concatenate([one.lengths for one in parts]))
 
-    ids = of("ids")
-    if ids is None:
-        raise BadValue("rows without tokens")
-    return ids, of("types")
+    types = [one for _, one in rows if one is not None]
+    return of([ids for ids, _ in rows]), of(types) if len(types) == len(rows) else None

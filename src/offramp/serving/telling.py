@@ -66,12 +66,12 @@ def add_open_inference(app: FastAPI, engine: Engine, name: str) -> None:
         return {"name": "offramp", "version": offramp.__version__, "extensions": []}
 
     @app.get("/v2/health/live")
-    async def live() -> dict[str, bool]:
-        return {"live": alive(engine)}
+    async def live(response: Response) -> dict[str, bool]:
+        return _stated(response, "live", alive(engine))
 
     @app.get("/v2/health/ready")
-    async def is_ready() -> dict[str, bool]:
-        return {"ready": takes_requests(engine)}
+    async def is_ready(response: Response) -> dict[str, bool]:
+        return _stated(response, "ready", takes_requests(engine))
 
     @app.get("/v2/models/{model}", summary="Open Inference Protocol")
     async def about(model: str) -> dict[str, Any]:
@@ -82,9 +82,15 @@ def add_open_inference(app: FastAPI, engine: Engine, name: str) -> None:
         return {"name": model, "versions": ["1"], "platform": "offramp", "inputs": inputs, "outputs": outputs}
 
     @app.get("/v2/models/{model}/ready")
-    async def model_ready(model: str) -> dict[str, Any]:
+    async def model_ready(model: str, response: Response) -> dict[str, Any]:
         known(model, name)
-        return {"name": model, "ready": takes_requests(engine)}
+        return {"name": model, **_stated(response, "ready", takes_requests(engine))}
+
+
+def _stated(response: Response, name: str, fine: bool) -> dict[str, bool]:
+    """In the body, and in the status, which is what probes read."""
+    response.status_code = 200 if fine else 503
+    return {name: fine}
 
 
 def known(model: str, name: str) -> None:
@@ -103,6 +109,7 @@ def told(engine: Engine, name: str) -> dict[str, Any]:
             "share": engine.share,
             "promised": audit.risk,
             "audited": audit.audited,
+            "skipped": engine.skipped,
             "different": audit.different,
             "rate": audit.rate,
             "interval": [low, high],
