@@ -38,7 +38,7 @@ def load(told: dict[str, Any]) -> list[str]:
     text = (
         f"Ten times its capacity for five seconds: {100 * refused:.0f} % were refused with 429"
         f"{', others got ' + ', '.join(sorted(strange)) if strange else ', nobody got anything else than an answer'}; "
-        f"{over['answered']:.0f} texts a second were answered all the while, `/health` took "
+        f"`/health` took "
         f"{1000 * over['health_worst']:.0f} ms at worst, memory went from {first[1]['memory'][0]:.0f} to "
         f"{first[1]['memory'][1]:.0f} MB."
     )

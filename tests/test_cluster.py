@@ -56,6 +56,7 @@ def cluster():
     """A node of its own, two cores; its address."""
     pytest.importorskip("ray", reason="ray is not installed (pip install '.[ray]')")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    os.environ["RAY_worker_niceness"] = "0"  # 15 as it comes: beside other tests a worker would hardly run
     import ray
 
     about = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -198,7 +199,10 @@ def worker(folder: Path, out: Path, file: Path, **changes) -> Worker:
         "id_column": None,
         "id_is_number": False,
         "all_scores": False,
+        "stamps": {str(file): (file.stat().st_size, file.stat().st_mtime_ns)},
+        "token": "mine",
     }
+    (out / "_job.json").write_text('{"token": "mine"}')
     return Worker(Work(**(work | changes)))
 
 
@@ -212,13 +216,20 @@ def test_a_worker_writes_a_part_and_tells_the_users_mistakes(folder, tmp_path):
     assert sum(rows[0][f"score_{label}"] for label in LABELS) == pytest.approx(1, abs=1e-5)
     file.write_text('{"text": "good"}\n{"text": 5}\n')
     (part,) = split([Source(str(file), "jsonl")], 100)
-    told = one({name: [value] for name, value in vars(part).items()})
+    one = worker(folder, tmp_path, file)
+    told = one({"part": [json.dumps(vars(part))]})
     assert told["rows"] == [0] and "line 2: field 'text' holds 5" in told["error"][0]
     assert not list(tmp_path.glob(".part*"))
     with pytest.raises(BadInput, match="there is no key"):
         worker(folder, tmp_path, file, id_column="key").answer(part)
-    with pytest.raises(offramp.OfframpError, match="another model on this machine"):
-        worker(folder, tmp_path, file, fingerprint="other")
+    assert "another model on this machine" in worker(folder, tmp_path, file, fingerprint="other").fault
+    (part,) = split([Source(str(written(tmp_path, "jsonl.gz")), "jsonl")], 2)  # packed: neither start nor size
+    packed = worker(folder, tmp_path, tmp_path / "rows.jsonl.gz")
+    assert packed({"part": [json.dumps(vars(part))]}) == {"part": [0], "rows": [7], "error": [""]}
+    (tmp_path / "_job.json").write_text('{"token": "another job"}')
+    assert "belongs to another job by now" in packed({"part": [json.dumps(vars(part))]})["error"][0]
+    written(tmp_path, "jsonl.gz").touch()
+    assert "was changed while the job ran" in packed({"part": [json.dumps(vars(part))]})["error"][0]
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys, monkeypatch):
@@ -241,8 +252,12 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys, monkeypatch):
     Path("out").mkdir()
     Path("out/mine.txt").write_text("mine")
     assert "something else than a job's answers" in fails(capsys, *call, there, *ray)
-    assert "other things" in fails(capsys, *call, there, *ray, "--overwrite")
+    assert "something else than a job's answers" in fails(capsys, *call, there, *ray, "--overwrite")
     assert Path("out/mine.txt").read_text() == "mine"
+    Path("out/mine.txt").rename("out/part-000000.parquet")  # named as ours are, but it is no job's
+    assert "something else than a job's answers" in fails(capsys, *call, there, *ray, "--overwrite")
+    assert Path("out/part-000000.parquet").read_text() == "mine"
+    assert "where the answers go" in fails(capsys, *call, "out/*.parquet", *ray)
 
 
 def test_without_ray_the_pip_line_is_told(folder, tmp_path, capsys, monkeypatch):

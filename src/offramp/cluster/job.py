@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,10 +16,10 @@ from offramp.errors import BadInput, CannotWrite
 from offramp.files.ours import check_ours
 from offramp.files.writing import staged_file, writing
 
-__all__ = ["JOB", "Job", "answered", "begin", "files_of", "part_file"]
+__all__ = ["JOB", "Job", "answered", "begin", "files_of", "part_file", "stamped", "tidy", "token_of"]
 
 JOB = "_job.json"  # readers of Parquet folders pass over what begins with _ or .
-OURS = re.compile(rf"{re.escape(JOB)}|part-\d+\.parquet|\.part-\d+\..*|\._job\.json\..*")
+OURS = re.compile(rf"{re.escape(JOB)}|part-\d+\.parquet|\.part-\d+\.[0-9a-f]{32}|\._job\.json\..*\.part")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Job:
     id_column: str | None
     text_columns: tuple[str | None, str | None]
     all_scores: bool
+    format: str
+    has_header: bool
     rows: int  # of a part
     files: tuple[tuple[str, int, int], ...]  # name, bytes, when it was changed last
 
@@ -42,6 +45,8 @@ OTHERWISE = {  # what to say where a job differs from the one whose answers are 
     "id_column": "another id column",
     "text_columns": "other columns",
     "all_scores": "--all-scores or not",
+    "format": "another format",
+    "has_header": "with or without --no-header",
     "rows": "another --chunk",
     "files": "other input files, or they were changed",
 }
@@ -68,28 +73,43 @@ def stamped(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
     return tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in told)
 
 
-def begin(folder: Path, job: Job, overwrite: bool) -> None:
-    """Make the folder of a job, or see that the one which is there is this job's."""
+def begin(folder: Path, job: Job, overwrite: bool) -> str:
+    """Make the folder of a job, or see that the one which is there is this job's; the token that its workers show."""
     if folder.exists() and not folder.is_dir():
         raise CannotWrite(f"{folder} is a file; a job on Ray writes a folder.")
+    is_job = (folder / JOB).is_file()
+    if is_job and not overwrite:
+        return _check_same(folder, job)
+    if not is_job and folder.is_dir() and any(folder.iterdir()):
+        raise CannotWrite(f"{folder} holds something else than a job's answers; name another folder.")
+    token = uuid.uuid4().hex
     with writing(folder):
-        if overwrite and folder.is_dir():
-            check_ours(folder, OURS, "answers of a job")
-            for old in sorted(folder.iterdir(), key=lambda path: path.name == JOB):  # the record goes last
-                old.unlink()
-        elif (folder / JOB).is_file():
-            _check_same(folder, job)
-            for left in folder.glob(".part-*"):  # of workers that were killed
-                left.unlink()
-            return
-        elif folder.is_dir() and any(folder.iterdir()):
-            raise CannotWrite(f"{folder} holds something else than a job's answers; name another folder.")
         folder.mkdir(parents=True, exist_ok=True)
-    with staged_file(folder / JOB) as file:
-        file.write(json.dumps(asdict(job), indent=1) + "\n")
+        check_ours(folder, OURS, "answers of a job")
+        with staged_file(folder / JOB, overwrite=True) as file:  # first: whoever still works for the old job stops
+            file.write(json.dumps(asdict(job) | {"token": token}, indent=1) + "\n")
+        for old in folder.iterdir():
+            if old.name != JOB:
+                old.unlink()
+    return token
 
 
-def _check_same(folder: Path, job: Job) -> None:
+def token_of(folder: Path) -> str | None:
+    """Whose folder it is by now."""
+    try:
+        return str(json.loads((folder / JOB).read_text("utf-8"))["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def tidy(folder: Path) -> None:
+    """Remove what workers left that were killed, once every part is there."""
+    for left in folder.glob(".part-*"):
+        if OURS.fullmatch(left.name):
+            left.unlink(missing_ok=True)
+
+
+def _check_same(folder: Path, job: Job) -> str:
     try:
         kept: dict[str, Any] = json.loads((folder / JOB).read_text("utf-8"))
     except (OSError, ValueError) as err:
@@ -101,6 +121,7 @@ def _check_same(folder: Path, job: Job) -> None:
                 f"{folder} holds the answers of another job ({OTHERWISE[field.name]}); "
                 "name another folder, or give --overwrite to begin anew."
             )
+    return str(kept.get("token"))
 
 
 def part_file(folder: Path, number: int) -> Path:

@@ -6,6 +6,7 @@ ids are not unique, and forget everything once a job has ended. A part's file un
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from offramp.cluster.job import Job, answered, begin, files_of, part_file, stamped
+from offramp.cluster.job import Job, answered, begin, files_of, part_file, stamped, tidy
 from offramp.cluster.parts import Part, split
 from offramp.cluster.worker import Work, Worker
 from offramp.errors import BadInput, BadValue, UnknownName
@@ -66,15 +67,18 @@ def answer_files(model: str, options: JobOptions) -> Outcome:
     ray = _library()
     sources = _sources(options)
     runner = load(model, **options.machine)
-    work, job = plan(model, runner, options, sources)
-    parts = split([replace(source, inputs=work.source.inputs) for source in sources], options.rows)
+    parts = split(sources, options.rows)
+    filled = {part.file for part in parts}
+    sources = [source for source in sources if source.file in filled]  # an empty shard says nothing about columns
     if not parts:
         raise BadInput(f"{', '.join(options.files)}: there is nothing to answer.")
-    begin(options.output, job, options.overwrite)
+    work, job = plan(model, runner, options, sources)
+    work = replace(work, token=begin(options.output, job, options.overwrite))
     there = set(answered(options.output))
     todo = [part for part in parts if part.number not in there]
     del runner  # the workers have their own
     rows = sum(_answered(ray, work, todo, options)) if todo else 0
+    tidy(options.output)
     return Outcome(len(parts), len(parts) - len(todo), rows)
 
 
@@ -98,7 +102,10 @@ def _sources(options: JobOptions) -> list[Source]:
         raise BadValue(f"chunk is {options.rows}; it is at least 1.")
     if options.workers is not None and options.workers < 1:
         raise BadValue(f"workers is {options.workers}; it is at least 1.")
-    files = files_of(options.files)
+    output = options.output.resolve()
+    files = [file for file in files_of(options.files) if not Path(file).is_relative_to(output)]  # answers of before
+    if not files:
+        raise BadInput(f"All files lie in {options.output}, where the answers go; name another folder.")
     given = options.source
     kinds = {given.format or format_of(file) for file in files}
     if len(kinds) > 1:
@@ -112,6 +119,8 @@ def _sources(options: JobOptions) -> list[Source]:
 def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[Work, Job]:
     """What the workers need; mistakes are found before any of them is started."""
     config, given = runner.config, options.options
+    if options.all_scores and config.problem.is_span:
+        raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
     policy = config.choose(given.get("policy"), given.get("threshold"))
     within_budget(runner.stepper.exits, given.get("max_layers"))
     inputs = None if config.inputs is None else tuple(config.inputs)
@@ -132,6 +141,7 @@ def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source])
         id_column,
         is_number,
         options.all_scores,
+        {file: (size, date) for file, size, date in stamped([source.file for source in known])},
     )
     first = (None, None) if columns[0] is None else text_columns(known[0], columns[0])
     files = stamped([source.file for source in known])
@@ -142,6 +152,8 @@ def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source])
         id_column,
         first,
         options.all_scores,
+        known[0].format,
+        known[0].has_header,
         options.rows,
         files,
     )
@@ -170,6 +182,8 @@ def _checked(source: Source) -> list[str] | None:
 
 
 def _id_column(options: JobOptions, sources: list[Source], columns: list[list[str] | None]) -> str | None:
+    if options.id_column == "":
+        return None
     if options.id_column is None:
         return USUAL_ID if all(USUAL_ID in (names or ()) for names in columns) else None
     for source, names in zip(sources, columns, strict=True):
@@ -181,7 +195,7 @@ def _id_column(options: JobOptions, sources: list[Source], columns: list[list[st
 def _first_is_number(source: Source, column: str) -> bool:
     _, row = next(read_records(source), (0, {}))
     value = row.get(column)
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _answered(ray: Any, work: Work, parts: list[Part], options: JobOptions) -> Iterator[int]:
@@ -221,10 +235,14 @@ def _pooled(ray: Any, work: Work, parts: list[Part], options: JobOptions, thread
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    largest = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
+    if threads > largest:
+        raise BadValue(f"threads is {threads}, and no machine of the cluster has more than {largest} cores.")
     workers = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
     workers = min(workers, len(parts))
     on_gpu = str(options.machine.get("device") or "").startswith("cuda")
-    rows = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts))
+    written = [{"part": json.dumps(asdict(part))} for part in parts]  # as text: of nothing a table would make a NaN
+    rows = ray.data.from_items(written, override_num_blocks=len(parts))
     answered = rows.map_batches(
         Worker,
         fn_constructor_args=(work,),
@@ -234,11 +252,15 @@ def _pooled(ray: Any, work: Work, parts: list[Part], options: JobOptions, thread
         num_gpus=1 if on_gpu else None,
     )
     with tqdm(total=len(parts), unit=" parts", disable=None, leave=False) as bar:
-        for row in answered.iter_rows():
-            if row["error"]:
-                raise BadInput(row["error"])
-            bar.update()
-            yield int(row["rows"])
+        try:
+            for row in answered.iter_rows():
+                if row["error"]:
+                    raise BadInput(row["error"])
+                bar.update()
+                yield int(row["rows"])
+        except ray.exceptions.RayError as err:
+            cause = str(err).strip().splitlines()[-1]
+            raise BadInput(f"The job ended on Ray: {cause} Parts that were answered are kept; run it again.") from err
     missing = [part.number for part in parts if not part_file(options.output, part.number).is_file()]
     if missing:
         raise BadInput(f"{options.output} lacks part {missing[0]}: do all machines see this folder?")
