@@ -250,9 +250,7 @@ def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, 
     }
 
 
-def with_labels(
-    recipe: str, case: Case, plain: Path, parts: Parts, work: Path, columns: list[str]
-) -> dict[str, dict[str, float]]:
+def with_labels(recipe: str, case: Case, plain: Path, parts: Parts, work: Path, columns: list[str]) -> dict[str, Any]:
     """The same texts with their labels, three epochs of a published recipe on the user's model, and its promise."""
     folder, labelled = work / recipe, write_rows(work / "labelled.csv", parts.texts, True)
     name, attention = recipe.removesuffix("-attention"), recipe.endswith("-attention")
@@ -261,12 +259,30 @@ def with_labels(
     files = ["--train-file", labelled, "--dev-file", work / "dev.csv", *columns, "--calibration-split", "0.2"]
     if not (folder / "scores.json").is_file():
         offramp_call("train", plain, *how, *files, "--output", folder, "--overwrite")
-    done = subprocess.run(
-        [sys.executable, "-m", "offramp", "calibrate", folder, *PROMISE, "--reference", plain], check=False
-    )
-    if done.returncode == 1:  # an honest no
-        return {}
-    return {name: measured(folder, plain, rows, case) for name, rows in _sets(parts).items()}
+    scores = json.loads((folder / "scores.json").read_text())
+    told: dict[str, Any] = {"by_exit": [one[scores["metric"]] for one in scores["dev"]["dev"]]}
+    if promised(folder):
+        told["own"] = own(folder, _sets(parts))
+    if promised(folder, "--reference", plain):
+        told |= {name: measured(folder, plain, rows, case) for name, rows in _sets(parts).items()}
+    return told
+
+
+def promised(folder: Path, *more: Any) -> bool:
+    """Whether the promise can be made; an honest no ends with 1."""
+    command = [sys.executable, "-m", "offramp", "calibrate", folder, *PROMISE, "--policy", "entropy", *more]
+    return subprocess.run([str(word) for word in command], check=False).returncode == 0
+
+
+def own(folder: Path, sets: dict[str, list[Row]]) -> dict[str, Any]:
+    """Answers unlike its own last exit's, and layers."""
+    runner, told = offramp.load(folder), {}
+    for name, rows in sets.items():
+        texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
+        found, full = runner.answer(texts), runner.answer(texts, policy="never")
+        other = float((found.logits.argmax(1) != full.logits.argmax(1)).mean())
+        told[name] = {"differ": other, "fewer_layers": runner.config.num_layers / float(found.layer.mean())}
+    return told
 
 
 def main() -> None:

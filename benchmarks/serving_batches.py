@@ -30,7 +30,7 @@ from offramp import loop
 from offramp.batching import Ragged, Tokens
 from offramp.policies import Policy
 from offramp.runner import Runner
-from offramp.serving.rows import Ticket, Waiting, alike
+from offramp.serving.rows import Asked, Ticket, Waiting, alike
 from offramp.tasks.rows import DataOptions, rows_for
 from offramp.traces.about import cpu_name
 
@@ -53,12 +53,12 @@ def first_come(lengths: list[int], budget: int) -> list[list[int]]:
 
 def like_lengths(lengths: list[int], budget: int, waiting: int) -> list[list[int]]:
     """As the server takes them, while so many wait."""
-    ticket = cast(Ticket, SimpleNamespace(asked=None))
+    ticket = cast(Ticket, SimpleNamespace(asked=Asked()))
     rows = [Waiting(ticket, row, length) for row, length in enumerate(lengths)]
     there, found = rows[:waiting], []
     coming = iter(rows[waiting:])
     while there:
-        taken = alike(there, budget)
+        taken = alike(there, budget, 0.0)
         found.append([one.row for one in taken])
         there = [one for one in there if one.row not in found[-1]] + list(islice(coming, len(taken)))
     return found
