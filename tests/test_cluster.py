@@ -55,8 +55,8 @@ def folder(tmp_path_factory):
 def cluster():
     """A node of its own, two cores; its address."""
     pytest.importorskip("ray", reason="ray is not installed (pip install '.[ray]')")
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-    os.environ["RAY_worker_niceness"] = "0"  # 15 as it comes: beside other tests a worker would hardly run
+    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    os.environ |= settings | {"RAY_worker_niceness": "0"}  # 15 as it comes: beside other tests it would hardly run
     import ray
 
     about = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
