@@ -349,7 +349,16 @@ def test_early_and_deep_rows_are_counted_in_the_order_in_which_they_left(folder)
     assert seen == left and len(seen) == 32 and future.result().layers.min() < 4
 
 
-def test_the_page_shows_what_happens(server, browser):
+@pytest.fixture
+def visitor(browser):
+    """Who looks at a page that asks its server every second, and leaves it: other tests share the browser."""
+    yield browser
+    browser.get("about:blank")
+    browser.get_log("browser")
+
+
+def test_the_page_shows_what_happens(server, visitor):
+    browser = visitor
     post(server.url, {"inputs": TEXTS * 5})
     browser.get(server.url)
     browser.execute_async_script("setTimeout(arguments[0], 1500)")  # it looks once a second
