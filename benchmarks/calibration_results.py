@@ -25,12 +25,12 @@ from offramp import load
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.run import calibrate
 from offramp.calibration.sequence import fixed_sequence, walk
+from offramp.data.rows import DataOptions, rows_for
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
 from offramp.evaluation.timing import race
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.trace import Trace
+from offramp.evaluation.traces.trace import Trace
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
 RUNS = ("minilm-sst2-joint-quick-heads-42", "mpnet-sst2-joint-quick-heads-42")

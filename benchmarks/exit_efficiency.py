@@ -29,11 +29,11 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from offramp import AdaptiveModel
-from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.loop import run
+from offramp.core.loop import run
+from offramp.core.stepper import Said
+from offramp.evaluation.traces.about import cpu_name
+from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Memory, Never, Policy
-from offramp.stepper import Said
-from offramp.traces.about import cpu_name
 from setting import Texts, make_tokenizer, read_texts
 
 

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from offramp.config import AdaptiveConfig
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.about import cpu_name
+from offramp.data.rows import DataOptions, rows_for
+from offramp.evaluation.traces.about import cpu_name
+from offramp.model.config import AdaptiveConfig
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
 HERE = Path(__file__).parent

@@ -22,9 +22,9 @@ import torch
 from transformers import BertConfig
 
 from offramp import AdaptiveModel
-from offramp.config import AdaptiveConfig
+from offramp.evaluation.traces.about import cpu_name
+from offramp.model.config import AdaptiveConfig
 from offramp.policies import Patience
-from offramp.traces.about import cpu_name
 from setting import make_tokenizer, read_texts
 
 

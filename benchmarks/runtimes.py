@@ -29,17 +29,17 @@ from transformers import BertConfig
 import offramp
 from exit_efficiency import Forced, thresholds_for
 from offramp import AdaptiveModel
-from offramp.backends.segments import SegmentStepper
-from offramp.batching import Text, Tokens
-from offramp.config import AdaptiveConfig, ExitSpec
+from offramp.core.chunks import Text, Tokens
+from offramp.core.loop import run
+from offramp.core.runner import Runner
+from offramp.data.rows import DataOptions, rows_for
+from offramp.evaluation.traces.about import cpu_name
 from offramp.export.making import Making
 from offramp.export.options import ExportOptions, Texts
 from offramp.export.texts import texts_for
-from offramp.loop import run
+from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Never
-from offramp.runner import Runner
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.about import cpu_name
+from offramp.runtimes.segments import SegmentStepper
 from setting import make_tokenizer, read_texts
 
 RESULTS = Path(__file__).parent / "results" / "runtimes"
@@ -220,8 +220,8 @@ def _profile(graph: bytes, batch: dict[str, Any]) -> dict[str, float]:
 
 def one_file(args: argparse.Namespace) -> None:
     """The nested graph against the loop outside, exit for exit, in seconds; and the same from Node."""
-    from offramp.backends.onnx import OnnxGraph
     from offramp.export.one_file import write_one_file
+    from offramp.runtimes.onnx import OnnxGraph
 
     file, policy = write_one_file(Path(args.model), None)
     runner, graph = offramp.load(args.model, "onnx"), OnnxGraph(file)

@@ -26,13 +26,13 @@ import numpy as np
 import torch
 
 import offramp
-from offramp import loop
-from offramp.batching import Ragged, Tokens
+from offramp.core import loop
+from offramp.core.chunks import Ragged, Tokens
+from offramp.core.runner import Runner
+from offramp.data.rows import DataOptions, rows_for
+from offramp.evaluation.traces.about import cpu_name
 from offramp.policies import Policy
-from offramp.runner import Runner
 from offramp.serving.rows import Asked, Ticket, Waiting, alike
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.about import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "serving-batches.json"
 Batch = dict[str, torch.Tensor]

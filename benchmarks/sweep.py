@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from offramp import load
+from offramp.data.rows import DataOptions, rows_for
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
+from offramp.evaluation.traces.about import cpu_name
 from offramp.policies import Vote
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.about import cpu_name
 
 POLICIES, LIVE = ("entropy", "confidence", "margin", "patience-confidence", "vote"), 4
 

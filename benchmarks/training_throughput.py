@@ -28,11 +28,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import AutoModel, TrainerCallback, get_linear_schedule_with_warmup
 
-from offramp.recipes import make
-from offramp.tasks import Rows, Task
-from offramp.traces.about import cpu_name
+from offramp.data import Rows, Task
+from offramp.evaluation.traces.about import cpu_name
 from offramp.training.data import Data
 from offramp.training.examples import GroupedOrder, Padder
+from offramp.training.recipes import make
 from offramp.training.run import Job, build
 from offramp.training.settings import Settings
 from setting import read_texts

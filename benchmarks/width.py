@@ -26,10 +26,10 @@ from torch import Tensor
 from transformers import BertConfig
 
 from offramp import AdaptiveModel
-from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.traces.about import cpu_name
-from offramp.width.counting import blocks_of
-from offramp.width.spec import Width
+from offramp.evaluation.traces.about import cpu_name
+from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.originals.width.counting import blocks_of
+from offramp.originals.width.spec import Width
 from setting import make_tokenizer, read_texts
 
 LAYERS, HEADS = 12, 12

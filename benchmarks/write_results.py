@@ -10,10 +10,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from offramp.data import TASKS
 from offramp.evaluation.grids import grid
 from offramp.policies import Entropy, Learned, Patience, Policy
 from offramp.report.figures import COLOURS
-from offramp.tasks import TASKS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
 from write_adapt import section as adapt_section

@@ -27,9 +27,9 @@ LIBRARIES = (  # what commands import only when they run
     "transformers.models.bert.modeling_bert",
     "yaml",
     "offramp.calibration.run",
-    "offramp.convert",
+    "offramp.originals.convert",
     "offramp.evaluation.compare",
-    "offramp.submissions.submit",
+    "offramp.originals.submissions.submit",
     "offramp.training.seeds",
 )
 DAC_OVERRIDE, DAC_READ_SEARCH = 1, 2  # what lets the superuser read and write everything

@@ -35,12 +35,12 @@ from golden_losses import checks_of_losses
 from golden_squad import checks_of_squad_post
 from golden_training import checks_of_training
 from offramp import AdaptiveModel, policies
-from offramp.convert import detect
+from offramp.answers import SINGLE_LABEL
+from offramp.data.metrics import score
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
+from offramp.originals.convert import detect
 from offramp.policies import Policy
-from offramp.problems import SINGLE_LABEL
-from offramp.tasks.metrics import score
 
 HIGHWAYS = ("deebert", "romebert", "berxit")
 

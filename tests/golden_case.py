@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from offramp import AdaptiveModel
-from offramp.convert import ConvertOptions, convert, read
-from offramp.convert.checkpoint import Checkpoint
+from offramp.originals.convert import ConvertOptions, convert, read
+from offramp.originals.convert.checkpoint import Checkpoint
 
 __all__ = ["Case", "Check", "claim", "close", "same"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from golden_case import Case, Check, claim, close
+from offramp.data import TASKS, Rows, Task
+from offramp.data.folder import read_split
+from offramp.data.metrics import score
+from offramp.originals.submissions.files import write_elue
 from offramp.policies import Policy
-from offramp.submissions.files import write_elue
-from offramp.tasks import TASKS, Rows, Task
-from offramp.tasks.folder import read_split
-from offramp.tasks.metrics import score
 
 __all__ = ["checks_of_data"]
 

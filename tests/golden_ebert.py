@@ -12,11 +12,11 @@ from torch import Tensor
 
 from golden_case import Case, Check, claim, close, same
 from offramp import AdaptiveModel
-from offramp.convert import detect
-from offramp.convert.ebert import PREDICTOR, _gate
-from offramp.width.counting import Blocks, blocks_of, report, terms
-from offramp.width.spec import width_of
-from offramp.width.walk import Watch, walk
+from offramp.originals.convert import detect
+from offramp.originals.convert.ebert import PREDICTOR, _gate
+from offramp.originals.width.counting import Blocks, blocks_of, report, terms
+from offramp.originals.width.spec import width_of
+from offramp.originals.width.walk import Watch, walk
 
 __all__ = [
     "add_labels",

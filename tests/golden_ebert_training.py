@@ -14,7 +14,7 @@ from golden_case import Case, Check, close
 from golden_ebert import add_labels, ours, relative, replay_noise, same_masks, set_width, take_logits, watched
 from golden_training import GoldenTrainer, Rows, stack
 from offramp import AdaptiveModel
-from offramp.recipes import Stage, make
+from offramp.training.recipes import Stage, make
 from offramp.training.trainer import Weighing
 
 __all__ = ["checks_of_ebert_training"]

@@ -10,9 +10,9 @@ from transformers import AlbertConfig, BertConfig, PreTrainedConfig
 
 from golden_case import Case, Check, same
 from offramp import AdaptiveModel
-from offramp.backbones.elasticbert import ElasticBertConfig
-from offramp.config import AdaptiveConfig, ExitSpec
-from offramp.evaluation.elue import macs_per_exit
+from offramp.encoders.elasticbert import ElasticBertConfig
+from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.originals.elue import macs_per_exit
 
 Numbers = Sequence[int]
 

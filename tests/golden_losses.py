@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from golden_case import Case, Check, close
 from offramp import AdaptiveModel
-from offramp.convert import detect
-from offramp.convert.checkpoint import ConvertOptions
-from offramp.recipes.losses import (
+from offramp.originals.convert import detect
+from offramp.originals.convert.checkpoint import ConvertOptions
+from offramp.training.recipes.losses import (
     BatchOutputs,
     by_depth,
     distillation,
@@ -23,7 +23,7 @@ from offramp.recipes.losses import (
     soft_labels,
     summed_soft_labels,
 )
-from offramp.recipes.projection import project
+from offramp.training.recipes.projection import project
 
 __all__ = ["checks_of_losses"]
 

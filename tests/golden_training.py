@@ -18,9 +18,9 @@ from transformers import TrainingArguments
 
 from golden_case import Case, Check, close
 from offramp import AdaptiveModel
-from offramp.convert import detect
-from offramp.convert.checkpoint import ConvertOptions
-from offramp.recipes import Recipe, Stage, make
+from offramp.originals.convert import detect
+from offramp.originals.convert.checkpoint import ConvertOptions
+from offramp.training.recipes import Recipe, Stage, make
 from offramp.training.trainer import ExitTrainer, Weighing
 
 __all__ = ["REMAINDER", "checks_of_training", "names_in_checkpoint"]

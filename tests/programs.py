@@ -17,7 +17,12 @@ from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["offramp.training.run", "offramp.convert", "offramp.loading", "transformers.models.bert.modeling_bert"]
+    [
+        "offramp.training.run",
+        "offramp.originals.convert",
+        "offramp.runtimes.loading",
+        "transformers.models.bert.modeling_bert",
+    ]
 )
 
 

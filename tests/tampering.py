@@ -27,7 +27,7 @@ if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from offramp.traces.hashes import hashes_of
+from offramp.data.hashes import hashes_of
 from offramp.training.holdout import write_hashes
 from offramp.training.settings import Settings, write_settings
 from tests.attempts import attempt, seen

@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 
 import offramp
 from offramp import AdaptiveModel
-from offramp.adapting import run as adapting
+from offramp.adaptation import run as adapting
 from offramp.cli.main import main
 from offramp.policies import Never
 from offramp.training.holdout import read_hashes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
 from offramp import AdaptiveModel
-from offramp.backbones import FAMILIES
+from offramp.encoders import FAMILIES
 from tests.tiny import FAMILY_NAMES, LAYERS, random_batch, save_classifier
 
 NAMES = [name for name in FAMILY_NAMES if name != "elasticbert"]

@@ -17,8 +17,8 @@ from offramp.calibration.sequence import pareto, walk
 from offramp.calibration.temperature import fit_temperatures
 from offramp.cli.main import main
 from offramp.evaluation.grids import grid
+from offramp.evaluation.traces.recording import record
 from offramp.policies import parse
-from offramp.traces.recording import record
 from offramp.training.holdout import read_hashes
 from tests.calls import fails
 from tests.reviews import rows, write_sts
@@ -66,7 +66,7 @@ def test_the_promise_holds_on_the_rows_it_was_tested_on(model, reviews, capsys):
     calibrates(capsys, model, *EASY, "--of", "accuracy")
     loaded = AdaptiveModel.from_pretrained(model)
     held = set(read_hashes(model)["calibration"].tolist())
-    from offramp.traces.hashes import hash_of
+    from offramp.data.hashes import hash_of
 
     lines = [line.split("\t") for line in (reviews / "SST-2" / "train.tsv").read_text().splitlines()[1:]]
     mine = [(text, label) for text, label in lines if hash_of(text) in held]

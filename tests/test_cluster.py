@@ -26,9 +26,9 @@ from offramp.cluster.job import begin
 from offramp.cluster.parts import read_part, split
 from offramp.cluster.run import JobOptions, plan
 from offramp.cluster.worker import Work, Worker
+from offramp.data.reading import columns_of, text_of
+from offramp.data.source import Source, format_of
 from offramp.errors import BadInput
-from offramp.files.reading import columns_of, text_of
-from offramp.files.source import Source, format_of
 from tests.calls import fails
 from tests.tiny import WORDS, adaptive
 

@@ -9,7 +9,7 @@ import pytest
 from offramp.cli.main import main
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.compare import compare, curve_of
-from offramp.evaluation.elue import elue_score, macs_per_exit, read_reference, track
+from offramp.originals.elue import elue_score, macs_per_exit, read_reference, track
 from tests.calls import fails
 from tests.tiny import adaptive
 

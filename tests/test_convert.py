@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
-from offramp.convert import KINDS, ConvertOptions, convert, detect, read
 from offramp.errors import BadModel
+from offramp.originals.convert import KINDS, ConvertOptions, convert, detect, read
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from offramp.data.own import discover, rows_of, understood
+from offramp.data.table import Columns, read_table
 from offramp.errors import BadInput
-from offramp.tasks.own import discover, rows_of, understood
-from offramp.tasks.table import Columns, read_table
 
 PEOPLE = ["a", "b", "a;b", "b", "a", "b;c", "c", "a", "c;a", "b"]
 

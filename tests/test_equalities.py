@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offramp import AdaptiveModel, policies
+from offramp.answers import MULTI_LABEL
+from offramp.core.stepper import Said
 from offramp.policies import Policy
 from offramp.policies.judged import sureness
-from offramp.problems import MULTI_LABEL
-from offramp.stepper import Said
 from tests.tiny import FAMILY_NAMES, livelier, random_batch
 
 CLOSE = {"atol": 5e-5, "rtol": 1e-4}

@@ -14,13 +14,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score, f1_score
 
-from offramp import AdaptiveModel, promise
+from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
 from offramp.evaluation.points import Scorer
+from offramp.evaluation.traces.operations import count_operations
+from offramp.evaluation.traces.reading import read_trace
+from offramp.model import guarantee
 from offramp.policies import parse
-from offramp.traces.operations import count_operations
-from offramp.traces.reading import read_trace
 from tests.calls import fails
 from tests.reviews import rows, write_sts
 from tests.tiny import LAYERS, adaptive, tokenizer
@@ -148,7 +149,7 @@ def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path)
     model = AdaptiveModel.from_pretrained(trained)
     model.config.policy = parse("entropy:0.45").to_dict()
     evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
-    promise.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
+    guarantee.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("good film\nbad plot\n")
     for options, told in (([], True), (["--policy", "entropy:0.2"], False)):

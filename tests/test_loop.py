@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offramp.backends.replay import Replay
-from offramp.loop import collect, every_exit, join, run, start, step
+from offramp.core.loop import collect, every_exit, join, run, start, step
+from offramp.runtimes.replay import Replay
 from tests.test_equalities import CLOSE, policies_for, tiny
 from tests.tiny import FAMILY_NAMES, random_batch
 

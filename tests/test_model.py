@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, Trainer, TrainingArguments, pipeline
 
-from offramp import AdaptiveModel, promise
+from offramp import AdaptiveModel
+from offramp.answers import SINGLE_LABEL
 from offramp.errors import BadInput, BadModel, BadValue, UnknownName
+from offramp.model import guarantee
 from offramp.policies import Entropy
-from offramp.problems import SINGLE_LABEL
 from tests.hub import local_hub
 from tests.test_equalities import in_a_gap
 from tests.tiny import LAYERS, adaptive, livelier, random_batch, save_classifier, save_encoder, tokenizer
@@ -301,7 +302,7 @@ def test_a_model_goes_to_the_hub_and_comes_back(saved, tmp_path):
     """The real code of huggingface_hub, in a process of its own, against a Hub on this machine."""
     promised = AdaptiveModel.from_pretrained(saved)
     evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
-    promise.bind(promised.config, promised.config.exit_policy, evidence, promised.runner().fingerprint)
+    guarantee.bind(promised.config, promised.config.exit_policy, evidence, promised.runner().fingerprint)
     promised.save_pretrained(tmp_path / "promised")
     (tmp_path / "promised" / "calibration.json").write_text(json.dumps(evidence))
     script = f"""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from offramp.cli.main import main
-from offramp.recipes import RECIPES
+from offramp.training.recipes import RECIPES
 from tests.pages import commands, known_options, option, read, sections
 from tests.questions import write_squad
 from tests.reviews import rows

@@ -231,8 +231,8 @@ def test_the_readme_runs(tmp_path, monkeypatch):
 
 
 def test_what_the_readme_lists_is_what_there_is():
-    from offramp.backbones import FAMILIES
-    from offramp.convert import KINDS
+    from offramp.encoders import FAMILIES
+    from offramp.originals.convert import KINDS
     from offramp.policies import POLICIES
 
     text = (ROOT / "README.md").read_text()

@@ -230,7 +230,7 @@ def test_the_table_says_what_each_policy_serves(models):
 
 def test_certain_is_not_never_in_float32(models):
     model = models["one label"]
-    sure = offramp.problems.SINGLE_LABEL.confidence(torch.tensor([[17.5, 0.0], [10.0, 0.0]]))
+    sure = offramp.answers.SINGLE_LABEL.confidence(torch.tensor([[17.5, 0.0], [10.0, 0.0]]))
     assert sure[0] == 1 and sure[1] < 1
     lists = ["entropy:1,1,1", "confidence:0,0,0", "margin:0,0,0", "learned:1,1,1,1", "patience-confidence:1:2,2,2"]
     assert all(set(layers(model, written)) <= {1, 2, 3, 4} for written in lists)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from offramp import policies
-from offramp.backends.replay import Replay
+from offramp.answers import MULTI_LABEL as MULTI
+from offramp.answers import REGRESSION
+from offramp.answers import SINGLE_LABEL as SINGLE
+from offramp.core.loop import run
+from offramp.core.stepper import ExitPoint, Said, Shape
 from offramp.errors import BadValue, UnknownName
-from offramp.loop import run
 from offramp.policies import POLICIES, Entropy, Layer, Learned, Never, Patience, PatienceConfidence, Vote
-from offramp.problems import MULTI_LABEL as MULTI
-from offramp.problems import REGRESSION
-from offramp.problems import SINGLE_LABEL as SINGLE
-from offramp.stepper import ExitPoint, Said, Shape
+from offramp.runtimes.replay import Replay
 
 EXITS = tuple(ExitPoint(number, number) for number in (1, 2, 3, 4))
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offramp import batching
-from offramp.batching import Ragged, Tokens, batches_by_tokens
+from offramp.core import chunks as batching
+from offramp.core.chunks import Ragged, Tokens, batches_by_tokens
 from offramp.errors import BadInput, BadValue
 from tests.tiny import LAYERS, WORDS, adaptive
 

@@ -13,14 +13,14 @@ import torch
 from transformers import AutoModelForQuestionAnswering
 
 from offramp import AdaptiveModel, policies
+from offramp.answers import SPAN
+from offramp.answers.span import CHOICE, CONFIDENCE, ENTROPY, LONGEST, LOW, NBEST, NULL, WIDTH, summary
+from offramp.answers.span_answers import answers_of, located, texts_of
+from offramp.answers.span_windows import WindowMaker
 from offramp.cli.main import main
+from offramp.data.rows import DataOptions, rows_for
 from offramp.errors import BadInput
-from offramp.problems import SPAN
-from offramp.problems.span import CHOICE, CONFIDENCE, ENTROPY, LONGEST, LOW, NBEST, NULL, WIDTH, summary
-from offramp.spans.answers import answers_of, located, texts_of
-from offramp.spans.windows import WindowMaker
-from offramp.tasks.rows import DataOptions, rows_for
-from offramp.traces.recording import record
+from offramp.evaluation.traces.recording import record
 from tests.questions import contexts_and_questions, write_squad
 from tests.test_equalities import in_a_gap
 from tests.tiny import CONFIGS, FAMILY_NAMES, livelier, random_batch, tokenizer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from offramp.answers.overlap import exact, f1, normalised
+from offramp.data.questions import Gold, Question
 from offramp.errors import BadInput
-from offramp.problems.overlap import exact, f1, normalised
-from offramp.spans.questions import Gold, Question
-from offramp.spans.scores import squad_scores
+from offramp.originals.squad.scores import squad_scores
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from offramp.data import TASKS
+from offramp.data.folder import parse_label, read_split
+from offramp.data.metrics import METRICS, score
 from offramp.errors import BadInput, UnknownName
-from offramp.tasks import TASKS
-from offramp.tasks.folder import parse_label, read_split
-from offramp.tasks.metrics import METRICS, score
 
 CASE = Path(__file__).parent / "golden" / "elue-data"
 

@@ -13,15 +13,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from offramp import AdaptiveConfig, AdaptiveModel
+from offramp.answers import MULTI_LABEL
+from offramp.core.loop import every_exit
 from offramp.errors import BadInput, CannotWrite
 from offramp.evaluation.grids import SIZE, fitting, grid
-from offramp.loop import every_exit
-from offramp.problems import MULTI_LABEL
-from offramp.traces import trace
-from offramp.traces.about import check_trace, of_data
-from offramp.traces.operations import count_operations
-from offramp.traces.reading import read_trace
-from offramp.traces.recording import record
+from offramp.evaluation.traces import trace
+from offramp.evaluation.traces.about import check_trace, of_data
+from offramp.evaluation.traces.operations import count_operations
+from offramp.evaluation.traces.reading import read_trace
+from offramp.evaluation.traces.recording import record
 from tests.reviews import rows
 from tests.tiny import CONFIGS, FAMILY_NAMES, LAYERS, adaptive
 

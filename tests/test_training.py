@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
+from offramp.data import Rows
+from offramp.data.hashes import hash_of, hashes_of
 from offramp.errors import BadValue
-from offramp.recipes import RECIPES, make
-from offramp.tasks import Rows
-from offramp.traces.hashes import hash_of, hashes_of
 from offramp.training.examples import Examples, GroupedOrder, Padder
 from offramp.training.holdout import hold_out, read_hashes
+from offramp.training.recipes import RECIPES, make
 from offramp.training.run import train
 from offramp.training.seeds import train_seeds
 from offramp.training.settings import Settings, read_settings

@@ -11,9 +11,9 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.data.reading import Source, format_of, read_records, read_texts
+from offramp.data.rows import DataOptions, rows_for
 from offramp.files import source
-from offramp.files.reading import Source, format_of, read_records, read_texts
-from offramp.tasks.rows import DataOptions, rows_for
 from tests.calls import answers, fails
 from tests.tiny import adaptive
 
@@ -157,7 +157,7 @@ def test_a_damaged_parquet_file_is_named(models, tmp_path, capsys):
 
 
 def test_a_quote_that_is_never_closed_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("offramp.files.reading.LONGEST", 1000)
+    monkeypatch.setattr("offramp.data.reading.LONGEST", 1000)
     (tmp_path / "a.csv").write_text('text,id\na,1\n"b,2\n' + "c,3\n" * 1000)
     with pytest.raises(Exception, match=r"line 3: not CSV .*Is a quote not closed"):
         list(read_texts(Source(str(tmp_path / "a.csv"), "csv")))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.core.loop import every_exit
 from offramp.errors import BadValue
-from offramp.loop import every_exit
-from offramp.traces.operations import count_operations, saved_by_width
-from offramp.width.counting import blocks_of
-from offramp.width.gates import Gate
-from offramp.width.spec import Width
+from offramp.evaluation.traces.operations import count_operations, saved_by_width
+from offramp.originals.width.counting import blocks_of
+from offramp.originals.width.gates import Gate
+from offramp.originals.width.spec import Width
 from tests.calls import fails
 from tests.tiny import adaptive, random_batch, save_encoder, tokenizer
 

@@ -21,7 +21,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from offramp.backbones.elasticbert import ElasticBertConfig
+from offramp.encoders.elasticbert import ElasticBertConfig
 
 WORDS = ["good", "bad", "film", "a", "the", "not", "very", "dull", "lovely", "plot", "was", "it", "in", "long", "short"]
 LAYERS = 4

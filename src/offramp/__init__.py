@@ -15,25 +15,25 @@ from offramp import _auto
 
 if TYPE_CHECKING:
     from offramp import policies
-    from offramp.config import AdaptiveConfig
+    from offramp.answers.answer import Answer
+    from offramp.core.runner import Runner
     from offramp.errors import OfframpError
-    from offramp.loading import load
-    from offramp.model import AdaptiveModel, AdaptiveOutput
-    from offramp.prediction import Answer
-    from offramp.runner import Runner
+    from offramp.model.adaptive import AdaptiveModel, AdaptiveOutput
+    from offramp.model.config import AdaptiveConfig
+    from offramp.runtimes.loading import load
 
 __version__ = "0.1.0"
 
 __all__ = ["AdaptiveConfig", "AdaptiveModel", "AdaptiveOutput", "Answer", "OfframpError", "Runner", "load", "policies"]
 
 _HOMES = {
-    "AdaptiveConfig": "offramp.config",
-    "AdaptiveModel": "offramp.model",
-    "AdaptiveOutput": "offramp.model",
-    "Answer": "offramp.prediction",
+    "AdaptiveConfig": "offramp.model.config",
+    "AdaptiveModel": "offramp.model.adaptive",
+    "AdaptiveOutput": "offramp.model.adaptive",
+    "Answer": "offramp.answers.answer",
     "OfframpError": "offramp.errors",
-    "Runner": "offramp.runner",
-    "load": "offramp.loading",
+    "Runner": "offramp.core.runner",
+    "load": "offramp.runtimes.loading",
 }
 
 

@@ -1,6 +1,6 @@
 """Make transformers' Auto classes know our models, without loading transformers for it.
 
-`offramp.model` registers itself when it is imported. If transformers is loaded when offramp is, that
+`offramp.model.adaptive` registers itself when it is imported. If transformers is loaded when offramp is, that
 happens at once; otherwise right after somebody loads transformers. So `import offramp` stays cheap,
 `offramp --help` loads no torch, and whoever reaches an Auto class finds us in it.
 """
@@ -33,7 +33,7 @@ class _ThenOurs(importlib.abc.Loader):
             module.__spec__.loader = module.__loader__ = self.loader  # resources and sources are asked of it
         self.loader.exec_module(module)
         if not _half_done():
-            importlib.import_module("offramp.model")
+            importlib.import_module("offramp.model.adaptive")
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
@@ -65,6 +65,6 @@ def _half_done() -> bool:
 def watch() -> None:
     """Register now if transformers is loaded, else as soon as it is."""
     if "transformers" in sys.modules:
-        importlib.import_module("offramp.model")
+        importlib.import_module("offramp.model.adaptive")
     else:
         sys.meta_path.insert(0, _Watcher())

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.answers import Problem
 from offramp.calibration.bounds import MOST_ROWS, rows_needed
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.search import per_exit
 from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
+from offramp.core.stepper import Shape
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.grids import fitting, grid
+from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Judged, Policy
-from offramp.problems import Problem
-from offramp.stepper import Shape
-from offramp.traces.trace import Trace
 
 __all__ = ["AUTO", "SEED", "CalibrationOptions", "fastest", "policies_for", "promised", "shuffled", "too_few"]
 

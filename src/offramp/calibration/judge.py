@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from offramp.calibration.risks import Risk
+from offramp.core.stepper import Judge, Shape
+from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Memory
 from offramp.policies.judged import sureness
-from offramp.stepper import Judge, Shape
-from offramp.traces.trace import Trace
 
 __all__ = ["fit", "fit_judge", "signals", "with_some_judge"]
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.answers import MULTI_LABEL, Problem
 from offramp.calibration.bounds import BOUNDS
 from offramp.errors import BadInput, BadValue, UnknownName
-from offramp.problems import MULTI_LABEL, Problem
-from offramp.traces.trace import Replayed, Trace
+from offramp.evaluation.traces.trace import Replayed, Trace
 
 __all__ = ["RISKS", "Promise", "Risk"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.config import AdaptiveConfig
+from offramp.data.hashes import hashes_of
+from offramp.data.rows import DataOptions, TaskRows, rows_for
 from offramp.errors import BadInput
-from offramp.tasks.rows import DataOptions, TaskRows, rows_for
-from offramp.traces.hashes import hashes_of
+from offramp.model.config import AdaptiveConfig
 from offramp.training.holdout import KNOWN, earlier_rows, read_hashes
 
 __all__ = ["rows_to_calibrate"]

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp import card
-from offramp import promise as promises
 from offramp.calibration.choice import (
     SEED,
     CalibrationOptions,
@@ -30,18 +28,20 @@ from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.search import check_per_exit
 from offramp.calibration.temperature import check_temperatures, fit_temperatures
-from offramp.config import AdaptiveConfig
+from offramp.core.runner import Runner
+from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.grids import fitting, grid
+from offramp.evaluation.traces.trace import Trace
 from offramp.export.folder import keep_policy, read_export
 from offramp.export.texts import unseen
 from offramp.files.writing import write_together
-from offramp.imitation.teacher import called
+from offramp.model import card
+from offramp.model import guarantee as promises
+from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
-from offramp.runner import Runner
-from offramp.tasks.rows import DataOptions, TaskRows
-from offramp.traces.trace import Trace
+from offramp.training.imitation.teacher import called
 
 __all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
 

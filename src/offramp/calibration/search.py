@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from offramp.calibration.risks import Risk
+from offramp.core.stepper import Shape
 from offramp.errors import BadValue
 from offramp.evaluation.grids import grid, parameter
 from offramp.policies import Policy
-from offramp.stepper import Shape
 
 __all__ = ["check_per_exit", "per_exit"]
 

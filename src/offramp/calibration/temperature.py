@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from offramp.answers import Problem
 from offramp.errors import BadInput
-from offramp.problems import Problem
-from offramp.traces.trace import Trace
+from offramp.evaluation.traces.trace import Trace
 
 __all__ = ["check_temperatures", "fit_temperatures"]
 

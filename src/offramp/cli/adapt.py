@@ -65,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Adapt, and say what came of it."""
     try:
-        from offramp.adapting.run import AdaptOptions, adapt
-        from offramp.attach import ExitOptions
+        from offramp.adaptation.run import AdaptOptions, adapt
         from offramp.calibration.risks import Promise
-        from offramp.files.reading import Source, check_file, format_of
-        from offramp.imitation.heads import ImitationOptions
-        from offramp.tuning.choosing import TuneOptions
+        from offramp.calibration.tuning.choosing import TuneOptions
+        from offramp.data.reading import Source, check_file, format_of
+        from offramp.model.attach import ExitOptions
+        from offramp.training.imitation.heads import ImitationOptions
     except ImportError as err:
         raise missing_library("Adapting", err) from err
     _check(args)

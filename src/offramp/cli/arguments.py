@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offramp.errors import BadValue
-from offramp.loading import BACKENDS, DTYPES
+from offramp.runtimes.loading import BACKENDS, DTYPES
 
 if TYPE_CHECKING:
-    from offramp.runner import Runner
+    from offramp.core.runner import Runner
 
 __all__ = ["add_machine", "add_model", "add_output", "add_policy", "check_threads", "layers", "load", "numbers"]
 
@@ -35,7 +35,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def load(args: argparse.Namespace, model: str | None = None) -> Runner:
     """The model of a command, on the machine that its options name."""
-    from offramp.loading import load
+    from offramp.runtimes.loading import load
 
     machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
     return load(model or args.model, **machine)

@@ -63,16 +63,16 @@ def run(args: argparse.Namespace) -> int:
         if importlib.util.find_spec(name) is None:
             raise BadValue(f"The benchmark needs {name}: pip install '.[onnx]' in a clone of offramp.")
     try:
-        from offramp.benchmark.peers import PEERS
-        from offramp.benchmark.run import BenchmarkOptions, benchmark
-        from offramp.benchmark.table import draw, table
+        from offramp.data.rows import DataOptions, rows_for
+        from offramp.evaluation.benchmark.peers import PEERS
+        from offramp.evaluation.benchmark.run import BenchmarkOptions, benchmark
+        from offramp.evaluation.benchmark.table import draw, table
         from offramp.export.texts import texts_for
-        from offramp.tasks.rows import DataOptions, rows_for
     except ImportError as err:
         raise missing_library("The benchmark", err) from err
     import torch
 
-    from offramp.model import AdaptiveModel
+    from offramp.model.adaptive import AdaptiveModel
 
     for file in (args.json, args.figure):
         if file is not None:

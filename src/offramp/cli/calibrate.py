@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from offramp.calibration.risks import Promise
         from offramp.calibration.run import CalibrationOptions, calibrate, check_folder
-        from offramp.card import EVIDENCE
+        from offramp.model.card import EVIDENCE
     except ImportError as err:
         raise missing_library("Calibrating", err) from err
     named = {name: getattr(args, name) for name in ("of", "risk", "confidence", "test")}

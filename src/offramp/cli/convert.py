@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from offramp.files.writing import check_free
 
     check_free(args.output, args.overwrite)
-    from offramp.convert import ConvertOptions, convert
+    from offramp.originals.convert import ConvertOptions, convert
 
     options = ConvertOptions(args.layers, args.faithful, args.policy or "never", args.no_answer, args.pad_to)
     for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from offramp.files.reading import FORMATS
+from offramp.data.reading import FORMATS
 
 if TYPE_CHECKING:
-    from offramp.tasks.rows import DataOptions
+    from offramp.data.rows import DataOptions
 
 __all__ = ["add_data", "add_reading", "given"]
 
@@ -42,7 +42,7 @@ def add_reading(group: argparse._ArgumentGroup) -> None:
 
 def given(args: argparse.Namespace) -> DataOptions:
     """The options as a whole."""
-    from offramp.tasks.rows import DataOptions
+    from offramp.data.rows import DataOptions
 
     names = [*(name.replace("-", "_") for name in OPTIONS), "input_format", "no_header"]
     return DataOptions(**{name: getattr(args, name) for name in names})

@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace, model: str, output: Path, options: Any) -> dict[str, Any]:
+    from offramp.data.rows import rows_for
     from offramp.evaluation.evaluate import evaluate
-    from offramp.tasks.rows import rows_for
     from offramp.training.holdout import seen_in_training
 
     check_free(output, args.overwrite)

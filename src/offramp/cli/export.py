@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
                 f"Exporting needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp."
             ) from err
         raise missing_library("Exporting", err) from err
-    from offramp.model import AdaptiveModel
+    from offramp.model.adaptive import AdaptiveModel
 
     if args.one_file is not None and args.backend != "onnx":
         raise BadValue("--one-file writes an ONNX graph; OpenVINO reads that one, too. Leave --backend out.")

@@ -11,7 +11,7 @@ from offramp.cli import arguments
 from offramp.cli.streams import say
 
 if TYPE_CHECKING:
-    from offramp.config import AdaptiveConfig
+    from offramp.model.config import AdaptiveConfig
 
 EXAMPLES = """\
 examples:
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the model, which checks every weight, and describe it."""
-    from offramp.loading import half_precision
-    from offramp.model import AdaptiveModel
-    from offramp.tokenizer import FILES
+    from offramp.model.adaptive import AdaptiveModel
+    from offramp.model.tokenizer import FILES
+    from offramp.runtimes.loading import half_precision
 
     model = AdaptiveModel.from_pretrained(args.model)
     facts = describe(model.config) | {

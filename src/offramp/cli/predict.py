@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, TextIO
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
 from offramp.cli.streams import say
+from offramp.data.reading import Source, check_file, format_of, read_texts
 from offramp.errors import BadValue
-from offramp.files.reading import Source, check_file, format_of, read_texts
 from offramp.files.writing import check_free, staged_file, writing
 
 if TYPE_CHECKING:
-    from offramp.prediction import Answer
+    from offramp.answers.answer import Answer
 
 COLUMNS = ("label", "score", "exit_layer")  # as `Answer.told` has them
 SPAN_COLUMNS = ("answer", "score", "start", "end", "exit_layer")
@@ -195,11 +195,11 @@ def _submit(args: argparse.Namespace) -> int:
     options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
     options["batch_tokens"] = args.batch_tokens
     if squad:
-        from offramp.submissions.squad import write_squad
+        from offramp.originals.squad.submission import write_squad
 
         files = write_squad(runner, Path(args.file), args.output, overwrite=args.overwrite, **options)
     else:
-        from offramp.submissions.submit import submit
+        from offramp.originals.submissions.submit import submit
 
         place = {"split": args.split, "overwrite": args.overwrite}
         files = submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options)

@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
 
+        from offramp.core.machine import usable_threads
         from offramp.serving.app import ServerOptions, make_app
         from offramp.serving.engine import Engine
-        from offramp.serving.machine import usable_threads
         from offramp.serving.metrics import Metrics
     except ImportError as err:
         if err.name in ("fastapi", "uvicorn", "prometheus_client", "starlette", "pydantic", "scipy"):

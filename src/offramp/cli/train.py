@@ -23,7 +23,7 @@ from typing import Any
 
 from offramp.cli.streams import say
 from offramp.errors import BadValue, missing_library
-from offramp.recipes import RECIPES, Recipe, options_of
+from offramp.training.recipes import RECIPES, Recipe, options_of
 from offramp.training.settings import Settings, read_settings
 
 EXAMPLES = """\

@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     """Tune and say what was chosen."""
     try:
         from offramp.calibration.risks import Promise
+        from offramp.calibration.tuning.run import TuneOptions, tune
         from offramp.export.texts import texts_for
-        from offramp.model import AdaptiveModel
-        from offramp.tuning.run import TuneOptions, tune
+        from offramp.model.adaptive import AdaptiveModel
     except ImportError as err:
         if err.name in ("onnx", "onnxruntime", "openvino"):
             raise BadValue(f"Tuning needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp.") from err

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from offramp.data.reading import parquet_file, parquet_rows, read_lines, read_records
+from offramp.data.source import LONGEST, PACKED, Source, lines_of, opened
 from offramp.errors import BadInput
-from offramp.files.reading import parquet_file, parquet_rows, read_lines, read_records
-from offramp.files.source import LONGEST, PACKED, Source, lines_of, opened
 
 __all__ = ["Part", "read_part", "split"]
 

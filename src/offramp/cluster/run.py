@@ -21,14 +21,14 @@ from tqdm import tqdm
 from offramp.cluster.job import Job, answered, begin, files_of, part_file, stamped, tidy
 from offramp.cluster.parts import Part, split
 from offramp.cluster.worker import Work, Worker
+from offramp.core.loop import within_budget
+from offramp.data.reading import columns_of, read_records
+from offramp.data.source import Source, check_file, format_of, no_partner, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
-from offramp.files.reading import columns_of, read_records
-from offramp.files.source import Source, check_file, format_of, no_partner, text_columns
-from offramp.loading import load
-from offramp.loop import within_budget
+from offramp.runtimes.loading import load
 
 if TYPE_CHECKING:
-    from offramp.runner import Runner
+    from offramp.core.runner import Runner
 
 __all__ = ["JobOptions", "Outcome", "answer_files", "plan"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from offramp.cluster.job import part_file, token_of
 from offramp.cluster.parts import Part, read_part
+from offramp.data.reading import Text, columns_of, text_of
+from offramp.data.source import Source, text_columns
 from offramp.errors import BadInput, BadModel, OfframpError
-from offramp.files.reading import Text, columns_of, text_of
-from offramp.files.source import Source, text_columns
 from offramp.files.writing import writing
 
 __all__ = ["Work", "Worker"]
@@ -53,7 +53,7 @@ class Worker:
     def _load(self) -> None:
         import pyarrow as pa
 
-        from offramp.loading import load
+        from offramp.runtimes.loading import load
 
         self.runner = load(self.work.model, **self.work.machine)
         if self.runner.fingerprint != self.work.fingerprint:

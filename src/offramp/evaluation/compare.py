@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadInput, BadValue
-from offramp.evaluation.elue import elue_score, read_reference, track
+from offramp.originals.elue import elue_score, read_reference, track
 from offramp.report import figures
 from offramp.report.files import read_results
 

@@ -11,30 +11,30 @@ from typing import Any
 
 import numpy as np
 
+from offramp.answers.overlap import f1
+from offramp.answers.span_answers import answers_of, texts_of
+from offramp.core.runner import Runner
+from offramp.data.questions import Question
+from offramp.data.rows import TaskRows
 from offramp.errors import BadValue
-from offramp.evaluation.elue import LENGTH, flops_per_exit, track
 from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.points import Chosen, Point, Scorer, cheapest
 from offramp.evaluation.reference import named_reference, reference_for
 from offramp.evaluation.timing import race
-from offramp.evaluation.width import width_of_rows
+from offramp.evaluation.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, of_data
+from offramp.evaluation.traces.reading import read_trace
+from offramp.evaluation.traces.recording import record
+from offramp.evaluation.traces.trace import Trace
 from offramp.files.ours import RUN
 from offramp.files.writing import staged_folder
+from offramp.originals.elue import LENGTH, flops_per_exit, track
+from offramp.originals.squad.scores import squad_scores
+from offramp.originals.width.report import width_of_rows
 from offramp.policies import Judged, Never, Policy, parse
-from offramp.problems.overlap import f1
 from offramp.report import figures
 from offramp.report.extremes import extremes
 from offramp.report.files import write_files
 from offramp.report.page import render
-from offramp.runner import Runner
-from offramp.spans.answers import answers_of, texts_of
-from offramp.spans.questions import Question
-from offramp.spans.scores import squad_scores
-from offramp.tasks.rows import TaskRows
-from offramp.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, of_data
-from offramp.traces.reading import read_trace
-from offramp.traces.recording import record
-from offramp.traces.trace import Trace
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
 

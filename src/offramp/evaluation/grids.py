@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from offramp.core.stepper import Shape
 from offramp.errors import BadValue
 from offramp.policies import (
     POLICIES,
@@ -26,7 +27,6 @@ from offramp.policies import (
     Vote,
 )
 from offramp.policies.judged import NO_JUDGE
-from offramp.stepper import Shape
 
 __all__ = ["SIZE", "fitting", "grid", "parameter"]
 

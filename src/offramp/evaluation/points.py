@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.data.metrics import METRICS, score
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.grids import parameter
 from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.traces.trace import Replayed, Trace
 from offramp.policies import Layer, Never, Policy
-from offramp.tasks.metrics import METRICS, score
-from offramp.traces.trace import Replayed, Trace
 
 __all__ = ["Chosen", "Exit", "Point", "Scorer", "cheapest"]
 

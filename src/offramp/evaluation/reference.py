@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from offramp.batching import Text
-from offramp.config import AdaptiveConfig
+from offramp.core.chunks import Text
+from offramp.core.runner import Runner
+from offramp.data.hashes import hashes_of
+from offramp.data.rows import DataOptions, TaskRows, rows_for
 from offramp.errors import BadInput, BadValue
+from offramp.evaluation.traces.about import FULL_DEPTH, of_data
+from offramp.evaluation.traces.recording import Reference
 from offramp.export.folder import source_of
-from offramp.imitation.teacher import called, logits_of_model
-from offramp.runner import Runner
-from offramp.tasks.rows import DataOptions, TaskRows, rows_for
-from offramp.traces.about import FULL_DEPTH, of_data
-from offramp.traces.hashes import hashes_of
-from offramp.traces.recording import Reference
+from offramp.model.config import AdaptiveConfig
+from offramp.training.imitation.teacher import called, logits_of_model
 
 __all__ = ["named_reference", "reference_for"]
 
@@ -35,7 +35,7 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     if not source_of(Path(runner.name)):
         logger.warning("%s has no weights for torch: its export is compared with its own last exit.", runner.name)
         return None
-    from offramp.model import AdaptiveModel
+    from offramp.model.adaptive import AdaptiveModel
 
     model = AdaptiveModel.from_pretrained(runner.name).eval()
     model.gates_are_open = True  # exports have none

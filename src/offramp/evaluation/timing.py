@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from offramp.batching import Text
-from offramp.loop import run
+from offramp.core.chunks import Text
+from offramp.core.loop import run
+from offramp.core.runner import Runner
+from offramp.core.stepper import Batch
 from offramp.policies import Policy
-from offramp.runner import Runner
-from offramp.stepper import Batch
 
 __all__ = ["Race", "race"]
 

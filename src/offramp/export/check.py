@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from offramp.backends.segments import SegmentStepper
-from offramp.batching import Text
-from offramp.loop import every_exit
-from offramp.runner import Runner
-from offramp.stepper import ExitPoint
+from offramp.core.chunks import Text
+from offramp.core.loop import every_exit
+from offramp.core.runner import Runner
+from offramp.core.stepper import ExitPoint
+from offramp.runtimes.segments import SegmentStepper
 
 __all__ = ["Checked", "compared", "seconds_of"]
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from offramp import promise
-from offramp.backends.segments import SegmentStepper, hash_of
-from offramp.config import AdaptiveConfig
+from offramp.core.runner import Runner
+from offramp.core.stepper import points_on
 from offramp.errors import BadModel, BadValue, CannotWrite
+from offramp.evaluation.traces.about import cpu_name
 from offramp.files.faults import loading
 from offramp.files.writing import check_free, write_together
-from offramp.runner import Runner
-from offramp.stepper import points_on
-from offramp.tokenizer import load_tokenizer
-from offramp.traces.about import cpu_name
+from offramp.model import guarantee
+from offramp.model.config import AdaptiveConfig
+from offramp.model.tokenizer import load_tokenizer
+from offramp.runtimes.segments import SegmentStepper, hash_of
 
 __all__ = [
     "FILE",
@@ -120,7 +120,7 @@ def load_export(
     name: str, backend: str, threads: int | None, max_length: int | None, hub_options: Mapping[str, Any]
 ) -> Runner:
     """An exported model, ready to answer; torch's weights are not read."""
-    from offramp.model import check_kind
+    from offramp.model.adaptive import check_kind
 
     folder = _at_hand(name, backend, hub_options)
     with loading(name):
@@ -150,7 +150,7 @@ def load_export(
     )
     runner = Runner(str(folder), config, load_tokenizer(str(folder), config, {}), stepper, max_length)
     if config.calibrated:
-        promise.keep_if_true(config, name, runner.fingerprint, backend, export.precision)
+        guarantee.keep_if_true(config, name, runner.fingerprint, backend, export.precision)
     return runner
 
 
@@ -186,7 +186,7 @@ def narrowed(config: AdaptiveConfig, export: Export, place: Path) -> AdaptiveCon
         config.choose()
     except BadValue as err:  # a threshold per exit, of exits that were not exported
         config.policy, config.calibrated = {"name": "never"}, None
-        promise.logger.warning(
+        guarantee.logger.warning(
             "%s: the model's policy does not fit its exits here (%s) Nobody leaves early.", place, err
         )
     return config
@@ -216,10 +216,10 @@ def runtime_of(backend: str) -> tuple[Any, str]:
     """How a backend opens a graph, and the runtime's version."""
     try:
         if backend == "onnx":
-            from offramp.backends.onnx import OnnxGraph, runtime_version
+            from offramp.runtimes.onnx import OnnxGraph, runtime_version
 
             return OnnxGraph, f"onnxruntime {minor(runtime_version())}"
-        from offramp.backends.openvino import OpenvinoGraph, runtime_version
+        from offramp.runtimes.openvino import OpenvinoGraph, runtime_version
 
         return OpenvinoGraph, f"openvino {minor(runtime_version())}"
     except ImportError as err:

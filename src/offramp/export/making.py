@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.backends.segments import SegmentStepper
-from offramp.batching import Text
-from offramp.config import exit_layers
+from offramp.core.chunks import Text
+from offramp.core.runner import Runner
+from offramp.core.stepper import ExitPoint, points_on
 from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.evaluation.traces.about import cpu_name
 from offramp.export.check import Checked, compared, seconds_of
 from offramp.export.folder import runtime_of, tested_on
 from offramp.export.int8 import KINDS, quantise
 from offramp.export.options import ExportOptions, Texts
 from offramp.export.products import Range, observe, without_aliases
 from offramp.export.segments import segments_of, write_segment
-from offramp.model import AdaptiveModel
-from offramp.runner import Runner
-from offramp.stepper import ExitPoint, points_on
-from offramp.traces.about import cpu_name
+from offramp.model.adaptive import AdaptiveModel
+from offramp.model.config import exit_layers
+from offramp.runtimes.segments import SegmentStepper
 
 __all__ = ["KEEPS", "Made", "Making", "plain_graphs", "ranges_of", "unpadded"]
 

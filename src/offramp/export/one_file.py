@@ -22,12 +22,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from offramp.backends.segments import SegmentStepper
+from offramp.answers import Problem
 from offramp.errors import BadValue
 from offramp.files.writing import writing
 from offramp.policies import Confidence, Entropy, Judged, Never, Policy
 from offramp.policies.judged import LIKELIEST
-from offramp.problems import Problem
+from offramp.runtimes.segments import SegmentStepper
 
 __all__ = ["check_policy", "compose", "write_one_file"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from offramp.batching import Text
+from offramp.core.chunks import Text
 
 __all__ = ["ExportOptions", "Texts"]
 

@@ -73,7 +73,7 @@ def weights_of(graph: Any) -> dict[str, list[tuple[Any, Array]]]:
 
 def observe(model: onnx.ModelProto, feeds: Iterable[Mapping[str, Array]]) -> tuple[dict[str, Range], list[Any]]:
     """What goes into the products on some batches without padding, and what the graph answers to each."""
-    from offramp.backends.onnx import OnnxGraph
+    from offramp.runtimes.onnx import OnnxGraph
 
     seen = onnx.ModelProto()
     seen.CopyFrom(model)

@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 
 import offramp
-from offramp.card import EVIDENCE
-from offramp.config import AdaptiveConfig
 from offramp.errors import BadValue
+from offramp.evaluation.traces.about import cpu_name
 from offramp.export.folder import FILE, OURS, Export, check_place, runtime_of, source_of
 from offramp.export.making import Made, Making
 from offramp.export.options import ExportOptions, Texts
 from offramp.export.segments import OPSET
 from offramp.files.writing import staged_folder
-from offramp.model import AdaptiveModel
-from offramp.traces.about import cpu_name
+from offramp.model.adaptive import AdaptiveModel
+from offramp.model.card import EVIDENCE
+from offramp.model.config import AdaptiveConfig
 
 __all__ = ["export", "folder_of", "store"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.backbones import Inside
-from offramp.model import AdaptiveModel
-from offramp.stepper import ExitPoint
+from offramp.core.stepper import ExitPoint
+from offramp.encoders import Inside
+from offramp.model.adaptive import AdaptiveModel
 
 __all__ = ["OPSET", "Segment", "segments_of", "write_segment"]
 

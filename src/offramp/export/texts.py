@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.batching import Text
-from offramp.config import AdaptiveConfig
+from offramp.core.chunks import Text
+from offramp.data.hashes import hashes_of
+from offramp.data.rows import DataOptions, TaskRows, rows_for
+from offramp.data.trained import data_of_training
 from offramp.errors import OfframpError
 from offramp.export.options import Texts
-from offramp.files.trained import data_of_training
-from offramp.tasks.rows import DataOptions, TaskRows, rows_for
-from offramp.traces.hashes import hashes_of
+from offramp.model.config import AdaptiveConfig
 from offramp.training.holdout import read_hashes
 
 __all__ = ["texts_for", "unseen"]

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from offramp.core.stepper import Said, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy, refuse_regression
-from offramp.stepper import Said, Shape
-from offramp.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
+from offramp.policies.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
 
 __all__ = ["Patience", "PatienceConfidence", "Vote"]
 

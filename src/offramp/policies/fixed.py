@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from offramp.core.stepper import ExitPoint, Said, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
-from offramp.stepper import ExitPoint, Said, Shape
-from offramp.thresholds import count
+from offramp.policies.thresholds import count
 
 __all__ = ["Layer", "Never"]
 

@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from offramp.core.stepper import Said, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
-from offramp.stepper import Said, Shape
-from offramp.thresholds import number
+from offramp.policies.thresholds import number
 
 __all__ = ["NO_JUDGE", "Judged", "sureness"]
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from offramp.core.stepper import ExitPoint, Said, Shape
 from offramp.errors import BadValue
-from offramp.stepper import ExitPoint, Said, Shape
-from offramp.thresholds import Threshold
+from offramp.policies.thresholds import Threshold
 
 __all__ = ["Memory", "Policy", "refuse_regression"]
 

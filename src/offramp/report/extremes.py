@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offramp.answers.span_answers import answers_of
+from offramp.data.rows import TaskRows
+from offramp.evaluation.traces.trace import Replayed, Trace
 from offramp.policies import Policy
-from offramp.spans.answers import answers_of
-from offramp.tasks.rows import TaskRows
-from offramp.traces.trace import Replayed, Trace
 
 __all__ = ["extremes"]
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 
 import offramp
 from offramp import policies
-from offramp.batching import Ragged, Text
+from offramp.core.chunks import Ragged, Text
 from offramp.serving.engine import Engine
 from offramp.serving.faults import Fault, Problem, add_errors
 from offramp.serving.guard import Guard, ServerOptions

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.batching import BATCH_TOKENS_ELSEWHERE, Ragged, Text, Tokens
-from offramp.loop import leaving, run, within_budget
+from offramp.answers.answer import SpanAnswer
+from offramp.core.chunks import BATCH_TOKENS_ELSEWHERE, Ragged, Text, Tokens
+from offramp.core.loop import leaving, run, within_budget
+from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
-from offramp.prediction import SpanAnswer
-from offramp.runner import Runner
 from offramp.serving.audit import Audit
 from offramp.serving.rows import (
     Asked,

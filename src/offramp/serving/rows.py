@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.batching import Ragged
+from offramp.core.chunks import Ragged
 from offramp.policies import Policy
 
 __all__ = ["Asked", "Full", "Replied", "Stopped", "Ticket", "TooLong", "Waiting", "alike", "joined", "tokens_of"]

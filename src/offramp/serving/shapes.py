@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from offramp.batching import Text
-from offramp.config import AdaptiveConfig
+from offramp.core.chunks import Text
 from offramp.errors import BadInput
+from offramp.model.config import AdaptiveConfig
 from offramp.serving.rows import Replied
 
 __all__ = [

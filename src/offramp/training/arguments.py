@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
 from offramp.errors import BadValue, UnknownName
-from offramp.recipes import Published
+from offramp.training.recipes import Published
 from offramp.training.settings import Settings
 
 __all__ = ["library_arguments", "on_cpu"]

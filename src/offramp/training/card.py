@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from offramp.recipes import Recipe
+from offramp.training.recipes import Recipe
 from offramp.training.settings import Settings
 
 __all__ = ["training_notes"]

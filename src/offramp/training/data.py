@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.data import TASKS, Rows, Task
+from offramp.data.hashes import hashes_of
+from offramp.data.labels import reordered
+from offramp.data.own import discover, rows_of
+from offramp.data.split import Where, own_table, task_rows
+from offramp.data.table import Columns
 from offramp.errors import BadInput, BadValue
-from offramp.tasks import TASKS, Rows, Task
-from offramp.tasks.labels import reordered
-from offramp.tasks.own import discover, rows_of
-from offramp.tasks.split import Where, own_table, task_rows
-from offramp.tasks.table import Columns
-from offramp.traces.hashes import hashes_of
 from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.settings import Settings
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 from transformers import PreTrainedTokenizerBase
 
-from offramp.batching import Tokens
-from offramp.files.reading import Text
+from offramp.core.chunks import Tokens
+from offramp.data.reading import Text
 
 __all__ = ["Examples", "GroupedOrder", "Padder"]
 

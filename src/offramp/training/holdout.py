@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.data import Rows
+from offramp.data.hashes import hashes_of
+from offramp.data.reading import Text
 from offramp.errors import BadInput, BadValue
-from offramp.files.reading import Text
 from offramp.files.writing import as_usual
-from offramp.tasks import Rows
-from offramp.traces.hashes import hashes_of
 
 __all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "seen_in_training", "write_hashes"]
 

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from offramp.attach import ExitOptions
+from offramp.answers import MULTI_LABEL
+from offramp.data import Rows, Task
+from offramp.data.metrics import AGREEMENT
+from offramp.data.reading import Source, columns_of, format_of, read_texts
 from offramp.errors import BadInput, BadValue
-from offramp.files.reading import Source, columns_of, format_of, read_texts
-from offramp.imitation.heads import ImitationOptions, imitate
-from offramp.imitation.original import with_new_exits
-from offramp.imitation.states import record_states
-from offramp.imitation.teacher import logits_of_model, whole_model
-from offramp.model import AdaptiveModel
-from offramp.problems import MULTI_LABEL
-from offramp.recipes import Recipe
-from offramp.recipes.imitate import Imitate
-from offramp.tasks import Rows, Task
-from offramp.tasks.metrics import AGREEMENT
+from offramp.model.adaptive import AdaptiveModel
+from offramp.model.attach import ExitOptions
+from offramp.training.imitation.heads import ImitationOptions, imitate
+from offramp.training.imitation.original import with_new_exits
+from offramp.training.imitation.states import record_states
+from offramp.training.imitation.teacher import logits_of_model, whole_model
+from offramp.training.recipes import Recipe
+from offramp.training.recipes.imitate import Imitate
 from offramp.training.settings import Settings
 
 __all__ = ["imitated_model", "run_from_states", "unlabelled"]

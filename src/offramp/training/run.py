@@ -26,17 +26,15 @@ from transformers import (
 from transformers.trainer_callback import ProgressCallback
 
 import offramp
-from offramp import promise
-from offramp.attach import ExitOptions, add_exits
+from offramp.data import Rows, Task, labels
+from offramp.data.hashes import hashes_of
+from offramp.data.own import understood
 from offramp.errors import BadValue
 from offramp.files.faults import loading
 from offramp.files.writing import writing
-from offramp.model import AdaptiveModel
-from offramp.recipes import Recipe, Stage, check, make
-from offramp.recipes.imitate import Imitate
-from offramp.tasks import Rows, Task, labels
-from offramp.tasks.own import understood
-from offramp.traces.hashes import hashes_of
+from offramp.model import guarantee
+from offramp.model.adaptive import AdaptiveModel
+from offramp.model.attach import ExitOptions, add_exits
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
 from offramp.training.data import Data, read_data, reorder_labels, warn_of_overlap
@@ -44,6 +42,8 @@ from offramp.training.examples import Examples, Padder
 from offramp.training.imitating import imitated_model, run_from_states, unlabelled
 from offramp.training.lock import only_run_in
 from offramp.training.progress import Progress
+from offramp.training.recipes import Recipe, Stage, check, make
+from offramp.training.recipes.imitate import Imitate
 from offramp.training.scores import flat_scores, per_exit
 from offramp.training.settings import Settings
 from offramp.training.span_examples import SpanExamples
@@ -173,7 +173,7 @@ def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     for name, default in shape.items():
         if getattr(settings, name) != default:
             raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
-    promise.forget(model.config)
+    guarantee.forget(model.config)
     if plain:
         model = _with_exits(model, settings, recipe)
     for spec in model.config.exit_specs:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.tasks import Task
-from offramp.tasks.metrics import score
+from offramp.data import Task
+from offramp.data.metrics import score
 
 __all__ = ["flat_scores", "per_exit", "table"]
 

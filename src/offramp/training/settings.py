@@ -9,8 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from offramp.data.trained import FILE, PATHS, read_options
 from offramp.errors import BadInput, BadValue, UnknownName
-from offramp.files.trained import FILE, PATHS, read_options
 
 __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 

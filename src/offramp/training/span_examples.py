@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from offramp.spans.answers import answers_of, golds_of, located, texts_of
-from offramp.spans.windows import WindowMaker
-from offramp.tasks import Rows, Task
-from offramp.tasks.metrics import score
+from offramp.answers.span_answers import answers_of, golds_of, located, texts_of
+from offramp.answers.span_windows import WindowMaker
+from offramp.data import Rows, Task
+from offramp.data.metrics import score
 
 __all__ = ["SpanExamples"]
 

@@ -17,14 +17,14 @@ from torch.utils.data import Sampler
 from transformers import Trainer, TrainerCallback, get_scheduler
 
 from offramp.errors import BadValue, CannotWrite
-from offramp.exits import Head
 from offramp.files.writing import writing
-from offramp.model import AdaptiveModel
-from offramp.recipes import Recipe, Stage
-from offramp.recipes.losses import BatchOutputs
-from offramp.recipes.projection import Projection, project
+from offramp.model.adaptive import AdaptiveModel
+from offramp.model.exits import Head
+from offramp.originals.width.counting import Terms, blocks_of, terms
 from offramp.training.examples import GroupedOrder
-from offramp.width.counting import Terms, blocks_of, terms
+from offramp.training.recipes import Recipe, Stage
+from offramp.training.recipes.losses import BatchOutputs
+from offramp.training.recipes.projection import Projection, project
 
 __all__ = ["ExitTrainer", "Weighing"]
 

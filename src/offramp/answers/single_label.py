@@ -1,0 +1,89 @@
+"""One class per text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from offramp.answers.answer_type import Array, Problem, Written
+
+__all__ = ["SingleLabel", "divergence"]
+
+
+class SingleLabel(Problem):
+    """The answer is the likeliest class."""
+
+    name: ClassVar[str] = "single_label_classification"
+    short: ClassVar[str] = "single-label"
+    metric: ClassVar[str] = "acc"
+    metrics: ClassVar[tuple[str, ...]] = ("acc", "f1_macro")
+    is_one_class: ClassVar[bool] = True
+
+    def answers(self, logits: Array) -> Array:
+        """Class numbers."""
+        return logits.argmax(-1)
+
+    def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
+        """Another class."""
+        return np.asarray(answers != others)
+
+    def wrong(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
+        """0 or 1."""
+        return self.differ(answers, labels).astype(np.int64)
+
+    def distance(self, answers: Array, labels: Array) -> Array:
+        """0 or 1."""
+        return np.asarray(answers != labels, dtype=np.float64)
+
+    def write(self, logits: Tensor, labels: Sequence[str]) -> Iterator[Written]:
+        """The class, its probability, all probabilities."""
+        chances = torch.softmax(logits, dim=-1)
+        best, which = chances.max(-1)
+        for score, index, row in zip(best.tolist(), which.tolist(), chances.tolist(), strict=True):
+            yield labels[index], score, row
+
+    def say(self, answer: Any, labels: Sequence[str]) -> str:
+        """The class."""
+        return labels[int(answer)]
+
+    def choice(self, logits: Tensor) -> Tensor:
+        """The class, (rows, 1)."""
+        return logits.argmax(-1, keepdim=True)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Of the softmax, between 0 and ln C."""
+        return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1)  # entr(0) is 0, so no 0 · log 0
+
+    def confidence(self, logits: Tensor) -> Tensor:
+        """The largest probability."""
+        return torch.softmax(logits, dim=-1).amax(-1)
+
+    def margin(self, logits: Tensor) -> Tensor:
+        """The two largest probabilities' difference."""
+        first, second = torch.softmax(logits, dim=-1).topk(2, dim=-1).values.unbind(-1)
+        return first - second
+
+    def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy."""
+        return functional.cross_entropy(logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing)
+
+    def imitation(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
+        """The divergence from the teacher."""
+        return divergence(logits, teacher, temperature, per_row)
+
+    def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 where the class is wrong."""
+        return (logits.argmax(-1) != labels.view(-1)).to(logits.dtype)
+
+
+def divergence(logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
+    """T² · KL(softmax(teacher / T) ‖ softmax(logits / T)), its mean over rows and classes or over rows."""
+    target = torch.log_softmax(teacher / temperature, dim=-1)
+    parts = target.exp() * (target - torch.log_softmax(logits / temperature, dim=-1))
+    return temperature**2 * (parts.sum(-1).mean() if per_row else parts.mean())

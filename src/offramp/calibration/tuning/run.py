@@ -1,0 +1,171 @@
+"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, promise on the others.
+
+The rows of the test run through the very graphs that are written, so the promise is about these.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, policies_for, promised
+from offramp.calibration.judge import with_some_judge
+from offramp.calibration.risks import Promise
+from offramp.calibration.rows import rows_to_calibrate
+from offramp.calibration.run import bound, check_folder, whole_evidence
+from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, told
+from offramp.calibration.tuning.costs import measure
+from offramp.calibration.tuning.knobs import TUNABLE
+from offramp.calibration.tuning.search import Candidate
+from offramp.core.chunks import Text
+from offramp.core.loop import run
+from offramp.core.runner import Runner
+from offramp.data.rows import DataOptions, TaskRows
+from offramp.errors import BadValue
+from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.grids import grid
+from offramp.export.folder import check_place, read_export
+from offramp.export.making import KEEPS, Made, Making
+from offramp.export.options import ExportOptions, Texts
+from offramp.export.run import store
+from offramp.export.texts import unseen
+from offramp.model.adaptive import AdaptiveModel
+from offramp.policies import Policy
+
+__all__ = ["TuneOptions", "Tuned", "cut", "found_on", "tested_on", "tune"]
+
+SEARCHED = 4  # a quarter of the rows is for the search, the rest for the test
+TIMED = 512  # texts that segments, and at last the whole, are timed on
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found; without a policy nothing was written."""
+
+    layers: tuple[int, ...]
+    policy: Policy | None
+    sentence: str
+
+
+def tune(
+    name: str,
+    given: DataOptions,
+    texts: Texts,
+    promise: Promise,
+    options: TuneOptions,
+    say: Callable[[str], None] = lambda line: None,
+) -> Tuned:
+    """Keep the exits that make the export quickest within the risk."""
+    folder, model = check_folder(name), AdaptiveModel.from_pretrained(name).eval()
+    _check(model, options)
+    check_place(folder / options.backend, overwrite=True)
+    data, origin = rows_to_calibrate(folder, model.config, given)
+    promise.check(model.config.problem, data.labels is not None)
+    data = unseen(data, texts.seen)
+    order = np.random.default_rng(SEED).permutation(len(data.rows))
+    few = len(order) // SEARCHED
+    searched, tested = data.take(np.sort(order[:few])), data.take(np.sort(order[few:]))
+    asked = _as_before(folder, options)
+    making = Making(model, texts, replace(asked, force=True), say)
+    made = making.make()
+    best, lines = found_on(making, made, searched, promise, options)
+    say("\n".join(lines))
+    if best is None:
+        return Tuned((), None, f"No exits keep {promise.about(model.config.problem)} on a quarter of the rows.")
+    layers = tuple(making.points[place].layer for place in best.places)
+    return tested_on(Making(model, texts, cut(asked, made, layers), say), best, tested, promise, origin, options)
+
+
+def _check(model: AdaptiveModel, options: TuneOptions) -> None:
+    if options.policy not in (AUTO, *TUNABLE):
+        raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
+    if model.config.problem.is_span:
+        raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
+    if len(model.exits.points) == 1:
+        raise BadValue("This model has no early exit that could be kept or left out.")
+    for name in policies_for(options.policy, model.config.shape):
+        grid(name, with_some_judge(model.config.shape))  # says what is wrong with it
+
+
+def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
+    """In the precision of the export that is there, or what export would choose."""
+    asked = ExportOptions(options.backend, overwrite=True, threads=options.threads)
+    if not (folder / options.backend).is_dir():
+        return asked
+    export = read_export(folder, options.backend)
+    return replace(asked, int8=_kind(export.precision), smooth=bool(export.made.get("smoothed", True)))
+
+
+def cut(asked: ExportOptions, made: Made, layers: Sequence[int]) -> ExportOptions:
+    """An export of these exits in the precision that was made."""
+    return replace(asked, int8=_kind(made.precision), exits=list(layers))
+
+
+def _kind(precision: str) -> str:
+    return precision.removeprefix("int8-").replace("float32", "none")
+
+
+def found_on(
+    making: Making, made: Made, data: TaskRows, promise: Promise, options: TuneOptions
+) -> tuple[Candidate | None, list[str]]:
+    """The quickest set of exits on these rows, and what was seen on the way."""
+    runner = making.runner(made)
+    last = replace(cut(making.options, made, [making.points[-1].layer]), force=True)
+    whole = Making(making.model, Texts(making.texts.scales), last, lambda line: None)
+    uncut = whole.stepper(whole.make())
+    with tempfile.TemporaryDirectory() as place:
+        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
+        asked = grid(policies_for(options.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
+        costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, asked)
+        found = candidates(trace, promise, costs, options, _allowed(made))
+        more = [] if found else at_more_risk(trace, promise, costs, options, _allowed(made))
+    layers = [point.layer for point in making.points]
+    return (found[0] if found else None), [told(costs), *more, *(line_of(one, layers) for one in found[:3])]
+
+
+def _allowed(made: Made) -> list[int]:
+    """The places of early exits that keep their answers in this precision; where nothing was compared, all."""
+    if made.checked is None:
+        return list(range(len(made.graphs) - 1))
+    return [place for place, share in enumerate(made.checked.agreement[:-1]) if share >= KEEPS]
+
+
+def tested_on(
+    making: Making, best: Candidate, data: TaskRows, promise: Promise, origin: str, options: TuneOptions
+) -> Tuned:
+    """The promise about the model cut there, on rows of their own; then all of it is written."""
+    made = making.make()
+    runner, layers = making.runner(made), tuple(point.layer for point in making.points)
+    with tempfile.TemporaryDirectory() as place:
+        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
+        chosen, evidence = promised(judged_by(trace, best.policy), promise, _asked(best.policy), origin)
+        if chosen is None:
+            return Tuned(layers, None, evidence["sentence"])
+        seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
+        making.say(f"Cut there and with `{chosen}`: {1000 * seconds:.2f} ms a row, measured.")
+        tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
+        evidence = whole_evidence(evidence, chosen, trace) | {"tuned": tuned}
+    store(making, made, *bound(runner, chosen, evidence))
+    return Tuned(layers, chosen, evidence["sentence"])
+
+
+def _asked(policy: Policy) -> CalibrationOptions:
+    return CalibrationOptions((policy.name,))
+
+
+def _seconds(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
+    """Of a row, the best of three passes in batches of so many."""
+    spent = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for chunk in runner.chunks(texts, progress=False, quiet=True):
+            with runner.stepper.answering():
+                for _, batch in chunk.of_rows(size):
+                    run(runner.stepper, batch, policy)
+        spent.append(time.perf_counter() - start)
+    return min(spent) / len(texts)

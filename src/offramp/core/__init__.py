@@ -1,0 +1,1 @@
+"""The parts that carry a model: batches, the stepper, the loop, the runner."""

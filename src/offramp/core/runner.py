@@ -1,0 +1,252 @@
+"""A model that is ready to answer: what predicting, recording, timing, evaluating and calibrating take.
+
+It knows no torch module: a backend gives it a stepper, and everything above the loop is the same on all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from offramp.answers.answer import Answer, Answers, SpanAnswers
+from offramp.answers.span_answers import answers_of, located, texts_of
+from offramp.answers.span_windows import WindowMaker, Windows
+from offramp.core.chunks import CHUNK, Chunk, Text, Tokens, chunks, padded_tokens
+from offramp.core.loop import run, within_budget
+from offramp.core.stepper import Batch, ExitPoint, Stepper
+from offramp.errors import BadInput, BadModel, BadValue
+from offramp.model import fingerprint
+from offramp.model.config import AdaptiveConfig
+from offramp.policies import Policy
+from offramp.policies.thresholds import Threshold
+
+__all__ = ["Backend", "Runner"]
+
+logger = logging.getLogger("offramp")
+
+
+class Backend(Stepper[Any], Protocol):
+    """A stepper that can say what it is and run the plain model, too."""
+
+    @property
+    def backend(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, such as float32."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Of the CPU."""
+        ...
+
+    def weights(self) -> str:
+        """The fingerprint of the weights."""
+        ...
+
+    def untrained(self) -> tuple[int, ...]:
+        """The layers whose heads were never trained."""
+        ...
+
+    def answering(self) -> AbstractContextManager[None]:
+        """While it answers: no dropout, no gradients."""
+        ...
+
+    def plain(self, batch: Batch) -> Tensor:
+        """The full model's logits, as one would run it without offramp."""
+        ...
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A config, a tokenizer and a stepper; `offramp.load` makes one, `AdaptiveModel.runner` too."""
+
+    name: str
+    config: AdaptiveConfig
+    tokenizer: PreTrainedTokenizerBase
+    stepper: Backend
+    max_length: int | None = None  # in place of the model's own
+
+    def __post_init__(self) -> None:
+        longest = self.config.family.max_length(self.config.backbone)
+        most = self.tokenizer.model_max_length  # as its file says; transformers takes anything
+        if not isinstance(most, int | float) or isinstance(most, bool) or not most >= 1:
+            raise BadModel(
+                f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
+            )
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + (2 if self.config.problem.is_span else 1)
+        if not least <= self.limit <= longest:
+            raise BadValue(
+                f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
+                f"{longest}."
+            )
+
+    @property
+    def backend(self) -> str:
+        """What runs it."""
+        return self.stepper.backend
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in."""
+        return self.stepper.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self.stepper.device
+
+    @property
+    def limit(self) -> int:
+        """The longest text in tokens; the rest is cut off. Asked for, or the model's own, or all that fits."""
+        own = self.config.max_tokens if self.max_length is None else self.max_length
+        if own is not None:
+            return own
+        return int(min(self.tokenizer.model_max_length, self.config.family.max_length(self.config.backbone)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that the exits' answers depend on."""
+        weights = self.stepper.weights()
+        return fingerprint.of_model(self.config, self.tokenizer, weights, self.limit, self.backend, self.dtype)
+
+    # -- answering -------------------------------------------------------------------------------
+
+    def chunks(
+        self,
+        texts: Iterable[Text],
+        batch_tokens: int | None = None,
+        progress: bool | None = None,
+        quiet: bool = False,
+        chunk: int | None = None,
+    ) -> Iterator[Chunk]:
+        """A stream's texts as chunks of batches on this device."""
+        if isinstance(texts, str):
+            raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+        width = self.config.gating
+        if width is not None and width.first == "all" and width.pad_to is None:
+            raise BadModel(
+                f"{self.name}: its first gate reads padding, and nothing says how far its training padded rows; "
+                "convert it again with --pad-to, the training's maximum length."
+            )
+        budget = padded_tokens(batch_tokens, self.device)
+        if chunk is not None and chunk < 1:
+            raise BadValue(f"chunk is {chunk}; it is at least 1.")
+        tokens: Tokens | WindowMaker = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
+        if self.config.problem.is_span:
+            tokens = WindowMaker(self.tokenizer, self.limit)
+        found = chunks(tokens, texts, budget, self.device, progress, quiet, chunk or CHUNK)
+        return (self._checked(chunk) for chunk in found)
+
+    def _checked(self, chunk: Chunk) -> Chunk:
+        """A chunk whose tokens the backbone knows; a tokenizer of another model makes others."""
+        backbone = self.config.backbone
+        for name, made, pad, size in (
+            ("tokens", chunk.ids, chunk.pad, backbone.vocab_size),
+            ("token types", chunk.types, 0, getattr(backbone, "type_vocab_size", 0)),
+        ):
+            if made is None or not size:  # such a backbone does not read them
+                continue
+            low, high = int(made.values.min(initial=pad)), int(made.values.max(initial=pad))
+            if low < 0 or high >= size:
+                raise BadModel(
+                    f"{self.name}: the tokenizer makes {name} up to {high}, and the backbone knows 0 to {size - 1}; "
+                    "put the backbone's own tokenizer files beside the model."
+                )
+        return chunk
+
+    def stream(
+        self,
+        texts: Iterable[Text],
+        *,
+        policy: str | Policy | None = None,
+        threshold: Threshold | None = None,
+        max_layers: int | None = None,
+        batch_tokens: int | None = None,
+        chunk: int | None = None,
+        progress: bool | None = None,
+    ) -> Iterator[Answers | SpanAnswers]:
+        """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here.
+
+        A chunk is read whole before its first answer: 4,096 texts, or as many as `chunk` says. With 1 every text is
+        answered before the next is asked for, as a live queue needs it.
+        """
+        chosen = self.config.choose(policy, threshold)
+        *early, last = within_budget(self.stepper.exits, max_layers)
+        self.warn_of_untrained([*filter(chosen.listens, early), last])
+        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk)
+        return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
+
+    def warn_of_untrained(self, points: Sequence[ExitPoint]) -> None:
+        """Say it where answers are to come from heads that were never trained."""
+        untrained = self.stepper.untrained()
+        if random := [point.layer for point in points if point.layer in untrained]:
+            on = f"layers {', '.join(map(str, random))}" if len(random) > 1 else f"layer {random[0]}"
+            logger.warning(
+                "%s: the exits on %s were never trained and answer at random; `offramp train` trains them.",
+                self.name,
+                on,
+            )
+
+    def answer(self, texts: Iterable[Text], **options: Any) -> Any:
+        """All answers at once, as arrays (`Answers`, of questions `SpanAnswers`); options are those of `stream`."""
+        found: list[Any] = list(self.stream(texts, **options))
+        if self.config.problem.is_span:
+            return SpanAnswers.joined(found)
+        return Answers.joined(found, self.config.num_labels)
+
+    def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:
+        """One answer after the other, in the texts' order; options are those of `stream`."""
+        found = self.stream(texts, **options)
+        problem, labels = self.config.problem, self.config.labels
+        return (answer for answers in found for answer in answers.written(problem, labels))
+
+    def outcome(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> tuple[Any, Any, Any]:
+        """What rows left with, at which exit and on which layer, in the chunk's order."""
+        with self.stepper.answering():
+            batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
+            logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
+            places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
+        _check_finite(logits, chunk)
+        exits, layers = places[chunk.back].T
+        return logits[chunk.back], exits, layers
+
+    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers | SpanAnswers:
+        logits, exits, layers = self.outcome(chunk, policy, max_layers)
+        if chunk.windows is not None:
+            return self._of_windows(chunk, chunk.windows, logits, layers)
+        return Answers(logits, exits, layers)
+
+    def _of_windows(self, chunk: Chunk, windows: Windows, summaries: Any, layers: Any) -> SpanAnswers:
+        """Questions' answers, made of their windows'."""
+        found = answers_of(located(summaries, windows), windows.owner, self.config.no_answer)
+        deepest = np.maximum.reduceat(layers, np.flatnonzero(np.diff(windows.owner, prepend=-1)))
+        texts = texts_of(found, [text[1] for text in chunk.texts])
+        return SpanAnswers(texts, found.score, found.begin, found.end, deepest)
+
+
+def _check_finite(logits: Any, chunk: Chunk) -> None:
+    if not np.isfinite(logits).all():
+        row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[chunk.back])[0])
+        row = row if chunk.windows is None else int(chunk.windows.owner[row])
+        raise BadInput(
+            f"Text {chunk.first + row + 1} is answered with NaN or infinity; "
+            "the model is damaged, or its dtype too small."
+        )

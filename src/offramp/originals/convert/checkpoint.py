@@ -1,0 +1,137 @@
+"""A checkpoint as an original code base saved it: a config and a plain state dict."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig
+
+from offramp.errors import BadModel
+from offramp.files.faults import loading, reading
+from offramp.model.config import AdaptiveConfig
+
+__all__ = ["Checkpoint", "ConvertOptions", "Converted", "read"]
+
+# what the old configs hold beyond the model itself
+NOT_THE_MODEL = {
+    "_num_labels",
+    "architectures",
+    "divide",
+    "finetuning_task",
+    "id2label",
+    "is_decoder",
+    "label2id",
+    "model_type",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "pruned_heads",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What a user may ask of a conversion."""
+
+    layers: int | None = None  # ElasticBERT: only the first so many
+    faithful: bool = False
+    policy: str = "never"
+    no_answer: bool = False  # of one that answers questions: whether a context may have no answer
+    pad_to: int | None = None  # EBERT: the length that its training padded rows to
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Our config and weights for a checkpoint, and what its reader should know."""
+
+    config: AdaptiveConfig
+    weights: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    fresh_classifiers: bool = False  # the checkpoint had none
+    leaves: tuple[str, ...] = ()  # patterns of the checkpoint's keys that this conversion does without
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder's config.json and state dict."""
+
+    folder: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    used: set[str] = field(default_factory=set)  # the keys that found a place
+
+    @property
+    def num_labels(self) -> int:
+        """The number of classes, from the first classifier's own shape."""
+        for key in sorted(self.weights):
+            if re.fullmatch(r"classifiers?(\.0)?\.weight", key):
+                return int(self.weights[key].shape[0])
+        return len(self.config.get("id2label") or ()) or int(self.config.get("num_labels") or 2)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The classes' names where the config knows them, else their number."""
+        names = self.config.get("id2label")
+        if names and len(names) == self.num_labels:
+            by_index = {int(index): name for index, name in names.items()}
+            return {"id2label": by_index, "label2id": {name: index for index, name in by_index.items()}}
+        return {"num_labels": self.num_labels}
+
+    def backbone_config(self, family: str, **changes: Any) -> PreTrainedConfig:
+        """The family's config of today's transformers from the old fields."""
+        known = {key: value for key, value in self.config.items() if key not in NOT_THE_MODEL} | changes
+        with reading(f"{self.folder}: config.json is no {family} config"):
+            return AutoConfig.for_model(family, **known)
+
+    def pick(self, prefix: str, drop: Iterable[str] = ()) -> dict[str, Tensor]:
+        """The weights under a prefix, without it, but for keys that match one of the patterns."""
+        found = {
+            key: value
+            for key, value in self.weights.items()
+            if key.startswith(prefix) and not any(re.search(pattern, key[len(prefix) :]) for pattern in drop)
+        }
+        self.used.update(found)
+        return {key[len(prefix) :]: value for key, value in found.items()}
+
+
+def read(folder: Path) -> Checkpoint:
+    """Read config.json and model.safetensors or pytorch_model.bin; a pickle is never executed."""
+    if not folder.is_dir():
+        raise BadModel(f"No folder {folder}; a checkpoint is a folder with config.json and its weights.")
+    with loading(folder):
+        if not (folder / "config.json").is_file():
+            raise BadModel(f"{folder} is not a checkpoint: it has no config.json.")
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        if (folder / "model.safetensors").is_file():
+            weights = load_file(folder / "model.safetensors")
+        elif (folder / "pytorch_model.bin").is_file():
+            weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        else:
+            raise BadModel(f"{folder} has neither model.safetensors nor pytorch_model.bin.")
+    if not isinstance(config, dict):
+        raise BadModel(f"{folder}: config.json is not an object.")
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise BadModel(f"{folder}: the weights are not a plain state dict of tensors; save model.state_dict() alone.")
+    return Checkpoint(folder, config, {_today(key): _float32(value) for key, value in weights.items()})
+
+
+def _today(key: str) -> str:
+    # very old files spell LayerNorm's parameters so
+    return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _float32(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value

@@ -1,0 +1,1 @@
+"""SQuAD as it was published: features, answers, scores, files."""
