@@ -64,7 +64,7 @@ class Case:
     sizes: tuple[int, int, int]  # user, texts, unseen
     plain: list[str] = field(default_factory=list)
     adapt: list[str] = field(default_factory=list)
-    problem: str = "auto"
+    answer_type: str = "auto"
     like: str | None = None  # the case whose fine-tuned model it takes
     labelled: tuple[str, ...] = ()  # recipes with labels, at the same budget
 
@@ -238,9 +238,9 @@ def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, 
     runner = offramp.load(fast)
     original = AdaptiveModel.from_pretrained(plain).runner(runner.limit)
     found, full = runner.answer(texts), original.answer(texts, policy="never")
-    problem = runner.config.problem
+    answer_type = runner.config.answer_type
     tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
-    other = problem.differ(problem.answers(found.logits), problem.answers(full.logits), tolerance)
+    other = answer_type.differ(answer_type.answers(found.logits), answer_type.answers(full.logits), tolerance)
     timing = race(runner, texts, [runner.config.exit_policy], against=original)
     return {
         "rows": len(texts),

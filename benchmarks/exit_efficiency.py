@@ -30,7 +30,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from offramp import AdaptiveModel
 from offramp.core.loop import run
-from offramp.core.stepper import Said
+from offramp.core.stepper import ExitOutput
 from offramp.evaluation.traces.about import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Memory, Never, Policy
@@ -44,10 +44,10 @@ class Forced(Policy):
     name: ClassVar[str] = "forced"
     thresholds: Tensor  # (rows, exits)
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with its own threshold."""
         thresholds = self.thresholds if memory is None else memory["thresholds"]
-        return said.problem.entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
+        return said.answer_type.entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
 
 
 def thresholds_for(layers: Tensor, exits: Sequence[int]) -> Tensor:

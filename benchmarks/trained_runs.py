@@ -78,11 +78,11 @@ class Trained:
     def trace(self) -> Trace:
         """What every exit said about the dev rows."""
         kept = load_file(RESULTS / f"{self.name}.safetensors")
-        problem = TASKS[self.record["task"]].problem
-        labels = kept["labels"].astype(np.float64 if problem.is_regression else np.int64)
+        answer_type = TASKS[self.record["task"]].answer_type
+        labels = kept["labels"].astype(np.float64 if answer_type.is_regression else np.int64)
         sure = kept.get("uncertainty")
         layers = self.record["layers"]
-        about = {"model": {"problem": problem.name, "layers": layers, "depth": layers[-1], "faithful": False}}
+        about = {"model": {"problem": answer_type.name, "layers": layers, "depth": layers[-1], "faithful": False}}
         nothing = np.empty(0)
         return Trace(
             about,

@@ -124,7 +124,7 @@ def loss_of(case: Case, model: AdaptiveModel) -> tuple[dict[str, Tensor], Tensor
     logits, _, _, kept = watched(model, case.batch)
     width = model.config.gating
     assert width is not None
-    task = model.config.problem.loss(logits, case.inputs["labels"])
+    task = model.config.answer_type.loss(logits, case.inputs["labels"])
     length = case.batch["input_ids"].shape[1]
     made = terms(kept, length, blocks_of(model.config), width.prune)
     parts = {"task": task, "flops": made.flops, "head": made.heads, "ffn": made.channels, "sparsity": made.sparsity}

@@ -77,7 +77,7 @@ def outputs_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> Bat
     out = model(**{key: value[:rows] for key, value in case.batch.items()})
     uncertainty = [one.uncertainty for one in out.said if one.uncertainty is not None]
     logits = [one.logits for one in out.said]
-    return BatchOutputs(logits, case.inputs["labels"][:rows], model.config.problem, uncertainty)
+    return BatchOutputs(logits, case.inputs["labels"][:rows], model.config.answer_type, uncertainty)
 
 
 def checks_of_losses(case: Case, model: AdaptiveModel, static: str | None = None) -> Iterator[Check]:

@@ -55,8 +55,8 @@ def build(world: Path) -> None:
     _begin()
 
 
-def _of_another_kind(folder: Path, problem: str, policy: str, **options: object) -> None:
-    made = adaptive("bert", folder.with_name("other-encoder"), problem_type=problem, policy=policy, **options)
+def _of_another_kind(folder: Path, answer_type: str, policy: str, **options: object) -> None:
+    made = adaptive("bert", folder.with_name("other-encoder"), problem_type=answer_type, policy=policy, **options)
     made.save_pretrained(folder)
     shutil.rmtree(folder.with_name("other-encoder"))
 

@@ -160,7 +160,7 @@ def test_several_labels(tmp_path, capsys):
     theirs = classifier("distilbert", tmp_path / "theirs", 3, **kind)
     file = write(tmp_path / "t.txt", some_texts(600))
     adapts(capsys, theirs, file, "--risk", 0.6, "--output", tmp_path / "fast")
-    assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.problem.name == kind["problem_type"]
+    assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.answer_type.name == kind["problem_type"]
 
 
 def test_on_an_export_the_promise_is_the_exports(original, texts, tmp_path, capsys):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from offramp import AdaptiveModel, policies
 from offramp.answers import MULTI_LABEL
-from offramp.core.stepper import Said
+from offramp.core.stepper import ExitOutput
 from offramp.policies import Policy
 from offramp.policies.judged import sureness
 from tests.tiny import FAMILY_NAMES, livelier, random_batch
@@ -58,16 +58,16 @@ def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: fl
     """One of each policy that the model can serve, with thresholds in gaps."""
     with torch.no_grad():
         out = model(**batch, output_exits=True)
-    early, problem = out.exit_logits[:, :-1], model.config.problem
+    early, answer_type = out.exit_logits[:, :-1], model.config.answer_type
     layers = [spec.layer for spec in model.config.exit_specs]
     chosen: list[Policy] = [policies.Never(), policies.Layer(layers[0]), policies.Layer(layers[-1])]
-    if problem.is_regression:
+    if answer_type.is_regression:
         steps = (out.exit_logits[:, 1:] - out.exit_logits[:, :-1]).abs()
         chosen += [policies.Patience(1, in_a_gap(steps, share)), policies.Patience(2, in_a_gap(steps, 0.8))]
     else:
-        uncertain = problem.entropy(early)
-        chances = early.sigmoid() if problem is MULTI_LABEL else early.softmax(-1)
-        if problem is MULTI_LABEL:
+        uncertain = answer_type.entropy(early)
+        chances = early.sigmoid() if answer_type is MULTI_LABEL else early.softmax(-1)
+        if answer_type is MULTI_LABEL:
             sure, apart = torch.maximum(chances, 1 - chances).amin(-1), (2 * chances - 1).abs().amin(-1)
         else:
             best = chances.topk(2, -1).values
@@ -82,7 +82,7 @@ def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: fl
             policies.Patience(2),
             policies.PatienceConfidence(2, in_a_gap(uncertain, share)),
         ]
-        if problem.is_one_class:
+        if answer_type.is_one_class:
             chosen += [policies.Vote(2), policies.Vote(0.9, 1.0)]
     chosen.append(judged(model, out.exit_logits, share))
     if out.exit_uncertainty is not None:
@@ -95,7 +95,7 @@ def judged(model: AdaptiveModel, logits: torch.Tensor, share: float) -> Policy:
     judge = [tuple(values) for values in torch.linspace(-0.5, 0.7, 2 * (logits.shape[1] - 1)).view(2, -1).tolist()]
     memory, risks = None, []
     for place, (offset, slope) in enumerate(zip(*judge, strict=True)):
-        said = Said(place + 1, place + 1, model.config.problem, logits[:, place])
+        said = ExitOutput(place + 1, place + 1, model.config.answer_type, logits[:, place])
         sure, memory = sureness(said, memory)
         risks.append(torch.sigmoid(offset - slope * sure))
     return policies.Judged(in_a_gap(torch.stack(risks), share), *judge)

@@ -87,11 +87,11 @@ def test_training_returns_the_plain_sum_of_the_exits_losses(saved):
         ("regression", 1, torch.tensor([0.5, 2.0])),
     ],
 )
-def test_other_problems_have_their_losses(problem, classes, labels, tmp_path):
-    model = adaptive("bert", tmp_path / "encoder", num_labels=classes, problem_type=problem)
+def test_other_problems_have_their_losses(answer_type, classes, labels, tmp_path):
+    model = adaptive("bert", tmp_path / "encoder", num_labels=classes, problem_type=answer_type)
     out = model(**random_batch(2, seed=1), labels=labels)
     logits = out.exit_logits
-    if problem == "regression":
+    if answer_type == "regression":
         expected = ((logits[..., 0] - labels[:, None]) ** 2).mean(0).sum()
     else:
         each = torch.nn.functional.binary_cross_entropy_with_logits

@@ -13,7 +13,7 @@ from offramp.answers import MULTI_LABEL as MULTI
 from offramp.answers import REGRESSION
 from offramp.answers import SINGLE_LABEL as SINGLE
 from offramp.core.loop import run
-from offramp.core.stepper import ExitPoint, Said, Shape
+from offramp.core.stepper import ExitOutput, ExitPoint, Shape
 from offramp.errors import BadValue, UnknownName
 from offramp.policies import POLICIES, Entropy, Layer, Learned, Never, Patience, PatienceConfidence, Vote
 from offramp.runtimes.replay import Replay
@@ -21,17 +21,17 @@ from offramp.runtimes.replay import Replay
 EXITS = tuple(ExitPoint(number, number) for number in (1, 2, 3, 4))
 
 
-def shape(problem=SINGLE, **more) -> Shape:
-    return Shape(problem, 2, EXITS, **more)
+def shape(answer_type=SINGLE, **more) -> Shape:
+    return Shape(answer_type, 2, EXITS, **more)
 
 
-def leave(policy, exits, problem=SINGLE, uncertainty=None):
+def leave(policy, exits, answer_type=SINGLE, uncertainty=None):
     """The exit numbers that rows leave at; `exits` is a list of (rows, classes) logits."""
     said = [
-        Said(
+        ExitOutput(
             number,
             number,
-            problem,
+            answer_type,
             torch.tensor(logits).float(),
             None if uncertainty is None else uncertainty[number - 1],
         )
@@ -49,8 +49,8 @@ def certain(p: float) -> list[float]:
     arrays("float32", (3, 4), elements=st.floats(allow_nan=False, allow_infinity=False, width=32)),
     st.sampled_from([SINGLE, MULTI]),
 )
-def test_entropy_is_finite_and_not_negative_for_any_finite_logits(logits, problem):
-    found = problem.entropy(torch.from_numpy(logits))
+def test_entropy_is_finite_and_not_negative_for_any_finite_logits(logits, answer_type):
+    found = answer_type.entropy(torch.from_numpy(logits))
     assert torch.isfinite(found).all()
     assert (found >= 0).all()
     assert (found <= math.log(4) + 1e-6).all()
@@ -71,13 +71,17 @@ def test_half_precision_logits_are_judged_in_float32():
         difference = float((second.float() - first.float()).abs())
         for tolerance in (difference * (1 - 1e-6), difference * (1 + 1e-6)):
             live, replayed = (
-                run(Replay([Said(i, i, REGRESSION, z) for i, z in enumerate((a, b, b), 1)]), {}, Patience(1, tolerance))
+                run(
+                    Replay([ExitOutput(i, i, REGRESSION, z) for i, z in enumerate((a, b, b), 1)]),
+                    {},
+                    Patience(1, tolerance),
+                )
                 for a, b in ((first, second), (first.float(), second.float()))
             )
             assert live.exit.tolist() == replayed.exit.tolist() == [3 if tolerance < difference else 2]
         doubt = torch.tensor([0.1]).to(kind)
         at = float(doubt.float())
-        said = [Said(i, i, SINGLE, torch.zeros(1, 2), doubt) for i in (1, 2)]
+        said = [ExitOutput(i, i, SINGLE, torch.zeros(1, 2), doubt) for i in (1, 2)]
         assert run(Replay(said), {}, Learned(at)).exit.tolist() == [2]  # strictly below, in float32
 
 

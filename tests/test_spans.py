@@ -56,7 +56,7 @@ def test_never_is_the_familys_own_question_answering(family, tmp_path):
     plain.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     model = AdaptiveModel.from_backbone(tmp_path)
-    assert model.config.problem is SPAN and model.config.labels == ("start", "end")
+    assert model.config.answer_type is SPAN and model.config.labels == ("start", "end")
     batch = random_batch(5, 3, types=family not in ("distilbert", "roberta", "xlm-roberta", "mpnet", "modernbert"))
     real = batch["attention_mask"].bool()
     with torch.no_grad():
@@ -262,7 +262,7 @@ def test_every_recipe_trains_spans(recipe, encoders, squad, tmp_path, capsys):
     assert main([str(part) for part in call]) == 0
     assert "span_f1" in capsys.readouterr().out
     model = AdaptiveModel.from_pretrained(tmp_path / "model")
-    assert model.config.problem is SPAN and model.config.no_answer is None
+    assert model.config.answer_type is SPAN and model.config.no_answer is None
     assert model.answer("was it", "a lovely film").exit_layer == 4
 
 

@@ -28,7 +28,7 @@ NAMES = {
 
 def model_for(task, folder):
     made = TASKS[task]
-    options = {"num_labels": made.num_labels, "problem_type": made.problem.name}
+    options = {"num_labels": made.num_labels, "problem_type": made.answer_type.name}
     if made.labels:
         options["labels"] = list(made.labels)
     adaptive("bert", folder / "encoder", **options).save_pretrained(folder / "model")

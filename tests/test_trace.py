@@ -63,9 +63,9 @@ def test_replayed_is_live_for_every_policy(recorded):
 
 def scores(found, left):
     logits = torch.from_numpy(np.array(found.logits[np.arange(len(found)), left.exit - 1]))
-    if found.problem.is_regression:
+    if found.answer_type.is_regression:
         return logits[:, 0]
-    if found.problem is MULTI_LABEL:
+    if found.answer_type is MULTI_LABEL:
         return torch.sigmoid(logits).amax(-1)
     return torch.softmax(logits, -1).amax(-1)
 

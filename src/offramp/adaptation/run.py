@@ -127,7 +127,7 @@ def _check_place(output: Path, name: str, source: Source, overwrite: bool) -> No
 
 def _check(model: AdaptiveModel, promise: Promise, options: AdaptOptions) -> None:
     """Whatever is wrong with the options is said before anything is computed."""
-    promise.check(model.config.problem, labelled=False)
+    promise.check(model.config.answer_type, labelled=False)
     policy, backend = options.tuning.policy, options.tuning.backend
     if policy not in (AUTO, *TUNABLE):
         raise BadValue(f"Exits are chosen for a policy by threshold ({', '.join(TUNABLE)}), not for {policy!r}.")
@@ -209,9 +209,9 @@ class Job:
 
     def _check_answers(self, states: States) -> None:
         """Refuse a model that says the same about everything."""
-        answers = self.model.config.problem.answers(states.teacher.numpy())
-        if not self.model.config.problem.is_regression and len(np.unique(answers, axis=0)) == 1:
-            said = self.model.config.problem.say(answers[0], self.model.config.labels)
+        answers = self.model.config.answer_type.answers(states.teacher.numpy())
+        if not self.model.config.answer_type.is_regression and len(np.unique(answers, axis=0)) == 1:
+            said = self.model.config.answer_type.say(answers[0], self.model.config.labels)
             raise BadInput(f"{self.name} answers all texts with {said}: there is nothing to tell apart.")
 
     def _heads(self, states: States) -> None:
@@ -225,7 +225,7 @@ class Job:
                 def tell(share: float, loss: float) -> None:
                     bar.update(int(100 * share) - bar.n)
 
-                epochs = imitate(heads, states, self.model.config.problem, self.options.imitation, tell)
+                epochs = imitate(heads, states, self.model.config.answer_type, self.options.imitation, tell)
             self.say(
                 f"{len(heads)} exits learnt from its answers: {epochs:.1f} epochs, {time.monotonic() - began:.0f} s."
             )
@@ -308,7 +308,7 @@ class Job:
         write_together(card.new_card(config, self.new) | files)
 
     def _none(self) -> str:
-        wish = f"{self.promise.about(self.model.config.problem)}"
+        wish = f"{self.promise.about(self.model.config.answer_type)}"
         return f"No exits keep {wish} on the {len(self.parts.choice):,} texts that they are chosen on."
 
     def _origin(self) -> str:

@@ -110,6 +110,8 @@ def _check_enough(count: int, promise: Promise) -> None:
 
 def task_of(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:
     """Texts without labels as rows of the model's kind of answer."""
-    labels = None if config.problem.is_regression else config.labels
-    metrics: tuple[Any, ...] = (config.problem.metric,)
-    return TaskRows(name, Task("own", metrics, labels, multi_label=config.problem is MULTI_LABEL), Rows(texts, None))
+    labels = None if config.answer_type.is_regression else config.labels
+    metrics: tuple[Any, ...] = (config.answer_type.metric,)
+    return TaskRows(
+        name, Task("own", metrics, labels, multi_label=config.answer_type is MULTI_LABEL), Rows(texts, None)
+    )

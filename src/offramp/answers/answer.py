@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 
 __all__ = ["Answer", "Answers", "SpanAnswer", "SpanAnswers"]
 
@@ -83,7 +83,7 @@ class SpanAnswers:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def written(self, problem: Problem, labels: tuple[str, ...]) -> Iterator[SpanAnswer]:
+    def written(self, answer_type: AnswerType, labels: tuple[str, ...]) -> Iterator[SpanAnswer]:
         """One answer after the other, as users see them."""
         columns = (self.texts, self.score, self.start, self.end, self.layer)
         for text, score, start, end, layer in zip(*(column.tolist() for column in columns), strict=True):
@@ -111,8 +111,8 @@ class Answers:
         ]
         return cls(*arrays)
 
-    def written(self, problem: Problem, labels: tuple[str, ...]) -> Iterator[Answer]:
+    def written(self, answer_type: AnswerType, labels: tuple[str, ...]) -> Iterator[Answer]:
         """One answer after the other, as users see them."""
-        each = problem.write(torch.from_numpy(self.logits), labels)
+        each = answer_type.write(torch.from_numpy(self.logits), labels)
         for (label, score, probabilities), layer in zip(each, self.layer.tolist(), strict=True):
             yield Answer(label, score, layer, probabilities, labels)

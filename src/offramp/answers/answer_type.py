@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Problem", "Written"]
+__all__ = ["AnswerType", "Written"]
 
 Array = NDArray[Any]
 Written = tuple[str | list[str] | None, float, list[float]]  # label, score, every label's probability (or the value)
 
 
-class Problem(ABC):
+class AnswerType(ABC):
     """One kind of answer; it has no state, so there is one object of each kind."""
 
     name: ClassVar[str]  # as Hugging Face's `problem_type` has it

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import Array, Problem, Written
+from offramp.answers.answer_type import AnswerType, Array, Written
 from offramp.answers.single_label import divergence
 
 __all__ = ["MultiLabel"]
 
 
-class MultiLabel(Problem):
+class MultiLabel(AnswerType):
     """The answer is the set of labels that are likelier than not."""
 
     name: ClassVar[str] = "multi_label_classification"

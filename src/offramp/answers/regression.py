@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import Array, Problem, Written
+from offramp.answers.answer_type import AnswerType, Array, Written
 
 __all__ = ["Regression"]
 
 
-class Regression(Problem):
+class Regression(AnswerType):
     """The answer is the value; two agree within a tolerance, in the units of the answer."""
 
     name: ClassVar[str] = "regression"

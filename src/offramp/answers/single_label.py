@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import Array, Problem, Written
+from offramp.answers.answer_type import AnswerType, Array, Written
 
 __all__ = ["SingleLabel", "divergence"]
 
 
-class SingleLabel(Problem):
+class SingleLabel(AnswerType):
     """The answer is the likeliest class."""
 
     name: ClassVar[str] = "single_label_classification"

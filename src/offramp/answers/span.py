@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import Array, Problem, Written
+from offramp.answers.answer_type import AnswerType, Array, Written
 from offramp.answers.overlap import f1
 from offramp.answers.single_label import divergence
 
@@ -41,7 +41,7 @@ STARTS, START_LOGITS, ENDS, END_LOGITS = (slice(11 + NBEST * i, 11 + NBEST * (i 
 WIDTH = 11 + 4 * NBEST
 
 
-class Span(Problem):
+class Span(AnswerType):
     """The answer is the best span; losses take every token's two logits."""
 
     name: ClassVar[str] = "question_answering"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.calibration.bounds import MOST_ROWS, rows_needed
 from offramp.calibration.judge import with_some_judge
 from offramp.calibration.risks import Promise, Risk
@@ -68,14 +68,14 @@ def shuffled(trace: Trace) -> NDArray[np.int64]:
     return np.random.default_rng(SEED).permutation(len(trace))
 
 
-def too_few(rows: int, promise: Promise, problem: Problem) -> str | None:
+def too_few(rows: int, promise: Promise, answer_type: AnswerType) -> str | None:
     """Why so many rows cannot show the promise, even without a single error."""
     need = rows_needed(promise.p_value, promise.level)
     if need is not None and rows >= need:
         return None
     takes = f"{need:,}" if need else f"more than {MOST_ROWS:,}"
-    wish = f"{_wish(promise, problem)} takes {takes} {_what(problem)}s"
-    return f"Not with {_rows(rows, problem)}: {wish} without a single error."
+    wish = f"{_wish(promise, answer_type)} takes {takes} {_what(answer_type)}s"
+    return f"Not with {_rows(rows, answer_type)}: {wish} without a single error."
 
 
 def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin: str) -> Choice:
@@ -93,16 +93,16 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
         order = shuffled(trace)
         evidence |= {"order": "the Pareto front of other rows, from safe to risky", "search_rows": half}
     evidence |= {"test_rows": len(trace), "rows_needed": rows_needed(promise.p_value, promise.level), "origin": origin}
-    rows = _rows(len(trace), trace.problem)
+    rows = _rows(len(trace), trace.answer_type)
     tested = walk(Risk(promise, trace), policies, order)
     last = fixed_sequence([setting.p_value for setting in tested], promise.level)
     evidence["tested"] = [_told(setting) for setting in tested]
     passed = tested[: 0 if last is None else last + 1]
     best = min(passed, key=lambda setting: setting.mean_layers, default=None)
     if best is None or best.mean_layers >= trace.depth:
-        wish = _wish(promise, trace.problem)
+        wish = _wish(promise, trace.answer_type)
         return None, evidence | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
-    speedup, words = trace.depth / best.mean_layers, promise.about(trace.problem)
+    speedup, words = trace.depth / best.mean_layers, promise.about(trace.answer_type)
     sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
     sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
     return best.policy, evidence | _told(best) | {"speedup": speedup, "sentence": sentence}
@@ -129,21 +129,21 @@ def fastest(
     whom = reference or "the full model"
     sentence = (
         f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on "
-        f"{_rows(len(trace), trace.problem)} and answered {agreement:.1%} of them as {whom} does."
+        f"{_rows(len(trace), trace.answer_type)} and answered {agreement:.1%} of them as {whom} does."
     )
     return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
 
 
-def _rows(count: int, problem: Problem) -> str:
-    return f"{count:,} {_what(problem)}{'' if count == 1 else 's'}"
+def _rows(count: int, answer_type: AnswerType) -> str:
+    return f"{count:,} {_what(answer_type)}{'' if count == 1 else 's'}"
 
 
-def _what(problem: Problem) -> str:
-    return "question" if problem.is_span else "row"
+def _what(answer_type: AnswerType) -> str:
+    return "question" if answer_type.is_span else "row"
 
 
-def _wish(promise: Promise, problem: Problem) -> str:
-    return f"{promise.about(problem)} at {100 * promise.confidence:g} % confidence"
+def _wish(promise: Promise, answer_type: AnswerType) -> str:
+    return f"{promise.about(answer_type)} at {100 * promise.confidence:g} % confidence"
 
 
 def _told(one: Tested) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import MULTI_LABEL, Problem
+from offramp.answers import MULTI_LABEL, AnswerType
 from offramp.calibration.bounds import BOUNDS
 from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.evaluation.traces.trace import Replayed, Trace
@@ -56,13 +56,13 @@ class Promise:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
             raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
 
-    def check(self, problem: Problem, labelled: bool) -> None:
+    def check(self, answer_type: AnswerType, labelled: bool) -> None:
         """Refuse rows and models that this promise cannot be about."""
         if self.of == "accuracy" and not labelled:
             raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
-        if problem.is_regression and self.tolerance is None:
+        if answer_type.is_regression and self.tolerance is None:
             raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
-        if not problem.is_regression and self.tolerance is not None:
+        if not answer_type.is_regression and self.tolerance is not None:
             raise BadValue("A tolerance is for regressions, which this model is not; leave it out.")
 
     @property
@@ -78,14 +78,14 @@ class Promise:
             return BOUNDS[self.test]((losses + 1) / 2, (self.risk + 1) / 2, self.level)
         return BOUNDS[self.test](losses, self.risk, self.level)
 
-    def about(self, problem: Problem) -> str:
+    def about(self, answer_type: AnswerType) -> str:
         """The promise in words."""
         of = RISKS[self.of]
-        if problem.is_span:
+        if answer_type.is_span:
             of = "answers of another text than the full model's" if self.of == "disagreement" else "of F1 lost"
-        if problem is MULTI_LABEL and self.of == "accuracy":
+        if answer_type is MULTI_LABEL and self.of == "accuracy":
             of = "of the labels wrong beyond the full model's wrong ones"
-        if problem.is_regression:
+        if answer_type.is_regression:
             words = ("answers further than", "from the full model's")
             words = words if self.of == "disagreement" else ("answers lost, which are right within", "of the label")
             of = f"{words[0]} {self.tolerance:g} {words[1]}"
@@ -102,7 +102,7 @@ class Risk:
     trace: Trace
 
     def __post_init__(self) -> None:
-        self.promise.check(self.trace.problem, self.trace.labels is not None)
+        self.promise.check(self.trace.answer_type, self.trace.labels is not None)
 
     def at_every_exit(self) -> NDArray[Any]:
         """What rows lose if all of them leave at an exit, (rows, exits)."""
@@ -113,9 +113,11 @@ class Risk:
 
     def losses(self, replayed: Replayed) -> NDArray[Any]:
         """One per row, of rows that left somewhere."""
-        problem, tolerance = self.trace.problem, self.promise.tolerance
+        answer_type, tolerance = self.trace.answer_type, self.promise.tolerance
         if self.promise.of == "disagreement":
-            return problem.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
+            return answer_type.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
         labels = np.asarray(self.trace.labels)
-        early, full = (problem.wrong(answers, labels, tolerance) for answers in (replayed.answers, self.trace.expected))
+        early, full = (
+            answer_type.wrong(answers, labels, tolerance) for answers in (replayed.answers, self.trace.expected)
+        )
         return early - full

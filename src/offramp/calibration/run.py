@@ -83,7 +83,7 @@ def calibrate(
         data = unseen(data, read_export(folder, runner.backend).seen)
     options = _checked(runner, promise, options or CalibrationOptions(), data)
     if options.speedup is None:
-        sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.problem)
+        sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.answer_type)
         if sentence is not None:
             return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
     with tempfile.TemporaryDirectory() as place:
@@ -112,11 +112,11 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
             check_per_exit(name, shape)
     if options.speedup is not None and options.per_exit:
         raise BadValue("A speed is sought among one threshold for all exits; leave --per-exit out.")
-    promise.check(shape.problem, labelled)
+    promise.check(shape.answer_type, labelled)
     if options.temperature and runner.backend != "torch":
         raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
     if options.temperature:
-        check_temperatures(shape.problem, labelled, config.faithful)
+        check_temperatures(shape.answer_type, labelled, config.faithful)
     return replace(options, policies=names)
 
 

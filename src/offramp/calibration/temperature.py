@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.errors import BadInput
 from offramp.evaluation.traces.trace import Trace
 
@@ -19,11 +19,11 @@ __all__ = ["check_temperatures", "fit_temperatures"]
 COLD, HOT = 0.05, 20.0
 
 
-def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None:
+def check_temperatures(answer_type: AnswerType, labelled: bool, faithful: bool) -> None:
     """Refuse rows and models that temperatures cannot be fitted to."""
-    if problem.is_regression:
+    if answer_type.is_regression:
         raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
-    if problem.is_span:
+    if answer_type.is_span:
         raise BadInput("Temperatures are for classes, and this model answers with spans; leave --temperature out.")
     if not labelled:
         raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
@@ -34,14 +34,14 @@ def check_temperatures(problem: Problem, labelled: bool, faithful: bool) -> None
 def fit_temperatures(trace: Trace) -> NDArray[np.float64]:
     """Per exit the temperature under which its probabilities explain the labels best (least log loss)."""
     labels = torch.from_numpy(np.array(trace.labels))
-    return np.array([_fit(trace.problem, trace.logits[:, place], labels) for place in range(len(trace.points))])
+    return np.array([_fit(trace.answer_type, trace.logits[:, place], labels) for place in range(len(trace.points))])
 
 
-def _fit(problem: Problem, logits: NDArray[Any], labels: Tensor) -> float:
+def _fit(answer_type: AnswerType, logits: NDArray[Any], labels: Tensor) -> float:
     wide = torch.from_numpy(logits.astype(np.float64))
 
     def loss(log_temperature: float) -> float:
-        return float(problem.loss(wide / np.exp(log_temperature), labels))
+        return float(answer_type.loss(wide / np.exp(log_temperature), labels))
 
     found = minimize_scalar(loss, bounds=(np.log(COLD), np.log(HOT)), method="bounded")
     return float(f"{np.exp(found.x):.4g}")

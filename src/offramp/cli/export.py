@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.one_file:
         from offramp.export.one_file import check_policy
 
-        check_policy(model.config.choose(args.one_file), model.config.problem)
+        check_policy(model.config.choose(args.one_file), model.config.answer_type)
     texts = texts_for(args.model, model.config, given(args))
     options = ExportOptions(
         args.backend,

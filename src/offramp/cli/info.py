@@ -53,7 +53,7 @@ def describe(config: AdaptiveConfig) -> dict[str, Any]:
         "backbone": config.family.name,
         "layers": config.num_layers,
         "hidden_size": config.hidden_size,
-        "problem": config.problem.name,
+        "problem": config.answer_type.name,
         "labels": list(config.labels),
         "policy": str(config.exit_policy),
         "promise": config.calibrated["sentence"] if config.calibrated else None,

@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         check_free(output, args.overwrite)
     runner = arguments.load(args)
     config = runner.config
-    if config.problem.is_span and args.file.removesuffix(".gz").endswith(".json"):
+    if config.answer_type.is_span and args.file.removesuffix(".gz").endswith(".json"):
         raise BadValue(f"{args.file}: SQuAD's own files are answered with --format squad and --output, a folder.")
     inputs = None if config.inputs is None else tuple(config.inputs)
     answers = runner.stream(
@@ -126,11 +126,11 @@ def run(args: argparse.Namespace) -> int:
         chunk=args.chunk,
     )
     chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
-    if args.all_scores and config.problem.is_span:
+    if args.all_scores and config.answer_type.is_span:
         raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
     labels = config.labels if args.all_scores else ()
-    written = (chunk.written(config.problem, config.labels) for chunk in answers)
-    columns = SPAN_COLUMNS if config.problem.is_span else COLUMNS
+    written = (chunk.written(config.answer_type, config.labels) for chunk in answers)
+    columns = SPAN_COLUMNS if config.answer_type.is_span else COLUMNS
     lines = _as_tsv(written, columns, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
     with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
         _write(lines, file, "standard output" if output is None else str(output))
@@ -188,9 +188,9 @@ def _submit(args: argparse.Namespace) -> int:
     if args.file == "-":
         raise BadValue(f"--format {args.format} reads the official file; name it instead of -.")
     runner = arguments.load(args)
-    if squad is not runner.config.problem.is_span:
+    if squad is not runner.config.answer_type.is_span:
         raise BadValue(
-            f"{runner.name} answers with {runner.config.problem.title}; --format {args.format} is for others."
+            f"{runner.name} answers with {runner.config.answer_type.title}; --format {args.format} is for others."
         )
     options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
     options["batch_tokens"] = args.batch_tokens

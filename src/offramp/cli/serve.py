@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         watch=metrics.watch,
         policy=args.policy,
     )
-    if args.audit and runner.config.problem.is_span:
+    if args.audit and runner.config.answer_type.is_span:
         raise BadValue("Answers to questions are not audited; leave --audit out.")
     if args.audit and engine.audit is not None and engine.audit.risk >= 0.5:
         raise BadValue(f"A promise of {engine.audit.risk:g} is too weak to be watched; leave --audit out.")

@@ -119,7 +119,7 @@ def _sources(options: JobOptions) -> list[Source]:
 def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[Work, Job]:
     """What the workers need; mistakes are found before any of them is started."""
     config, given = runner.config, options.options
-    if options.all_scores and config.problem.is_span:
+    if options.all_scores and config.answer_type.is_span:
         raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
     policy = config.choose(given.get("policy"), given.get("threshold"))
     within_budget(runner.stepper.exits, given.get("max_layers"))

@@ -106,7 +106,7 @@ class Worker:
         found = self.runner.stream(self._texts(part, ids), progress=False, **self.work.options)
         for answers in found:
             mine, ids[:] = ids[: len(answers)], ids[len(answers) :]
-            yield mine, answers.written(config.problem, config.labels)
+            yield mine, answers.written(config.answer_type, config.labels)
 
     def _texts(self, part: Part, ids: list[Any]) -> Iterator[Text]:
         """The part's texts; their ids are noted on the way."""
@@ -146,10 +146,10 @@ class Worker:
 def _schema(pa: Any, work: Work, config: Any) -> Any:
     """The answers' columns, the same in every part."""
     number = pa.int64() if work.id_is_number else pa.string()
-    if config.problem.is_span:
+    if config.answer_type.is_span:
         kinds = {"answer": pa.string(), "score": pa.float64(), "start": pa.int64(), "end": pa.int64()}
     else:
-        label = pa.list_(pa.string()) if config.problem.name == "multi_label_classification" else pa.string()
+        label = pa.list_(pa.string()) if config.answer_type.name == "multi_label_classification" else pa.string()
         kinds = {"label": label, "score": pa.float64()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if work.all_scores else {}
     return pa.schema({ID: number, **kinds, "exit_layer": pa.int64(), **scores})

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from offramp.answers.span import LOW
-from offramp.core.stepper import Batch, ExitPoint, Positions, Said, Stepper
+from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions, Stepper
 from offramp.errors import BadValue
 from offramp.policies import Memory, Policy
 
 __all__ = [
-    "Answered",
-    "Flight",
-    "Landed",
+    "ActiveRows",
+    "BatchResult",
+    "ExitedRows",
     "collect",
     "every_exit",
     "join",
@@ -38,7 +38,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Answered:
+class BatchResult:
     """Where each row of a batch left, and its answer there, in the batch's order."""
 
     logits: Tensor  # (rows, classes)
@@ -48,7 +48,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Flight(Generic[State]):
+class ActiveRows(Generic[State]):
     """Rows that are still inside, after the exits that they have passed."""
 
     state: State
@@ -58,11 +58,11 @@ class Flight(Generic[State]):
 
 
 @dataclass(frozen=True)
-class Landed:
+class ExitedRows:
     """Rows that left together."""
 
     rows: Positions | None
-    said: Said
+    said: ExitOutput
 
 
 def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[ExitPoint, ...]:
@@ -75,14 +75,14 @@ def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[E
     return fitting
 
 
-def start(stepper: Stepper[State], batch: Batch, rows: Positions | None = None) -> Flight[State]:
+def start(stepper: Stepper[State], batch: Batch, rows: Positions | None = None) -> ActiveRows[State]:
     """Embed a batch; `rows` are the numbers that its answers will have (0, 1, …)."""
-    return Flight(stepper.embed(batch), rows)
+    return ActiveRows(stepper.embed(batch), rows)
 
 
 def step(
-    stepper: Stepper[State], flight: Flight[State], point: ExitPoint, policy: Policy, is_last: bool = False
-) -> tuple[Flight[State] | None, Landed | None]:
+    stepper: Stepper[State], flight: ActiveRows[State], point: ExitPoint, policy: Policy, is_last: bool = False
+) -> tuple[ActiveRows[State] | None, ExitedRows | None]:
     """Take a flight to an exit: what is still inside (None: nobody), and who left there (None: nobody).
 
     At the last exit everybody leaves and the policy is not asked. The rows that stay are compacted only if somebody
@@ -90,26 +90,26 @@ def step(
     """
     state, said = stepper.advance(flight.state, point)
     if is_last:
-        return None, Landed(flight.rows, said)
+        return None, ExitedRows(flight.rows, said)
     leaves, memory = policy.step(said, flight.memory)
     decided = leaves.numpy(force=True)  # the one place where the host waits
     stay = np.flatnonzero(~decided)
     if len(stay) == len(decided):
-        return Flight(state, flight.rows, memory, point.number), None
+        return ActiveRows(state, flight.rows, memory, point.number), None
     if len(stay) == 0:
-        return None, Landed(flight.rows, said)
+        return None, ExitedRows(flight.rows, said)
     leave = np.flatnonzero(decided)
     gone = _tensor(leave, said.logits)
     tokens = None if said.tokens is None else said.tokens.index_select(0, gone)
     left = replace(said, logits=said.logits.index_select(0, gone), uncertainty=None, kept=None, tokens=tokens)
-    landed = Landed(_numbers(flight, leave), left)
+    landed = ExitedRows(_numbers(flight, leave), left)
     if memory:
         kept = _tensor(stay, leaves)
         memory = {key: value.index_select(0, kept) for key, value in memory.items()}
-    return Flight(stepper.keep(state, stay), _numbers(flight, stay), memory, point.number), landed
+    return ActiveRows(stepper.keep(state, stay), _numbers(flight, stay), memory, point.number), landed
 
 
-def join(stepper: Stepper[State], flights: Sequence[Flight[State]]) -> Flight[State]:
+def join(stepper: Stepper[State], flights: Sequence[ActiveRows[State]]) -> ActiveRows[State]:
     """Several flights at the same exit as one; their rows have numbers, which stay theirs."""
     first, *others = flights
     if not others:
@@ -121,18 +121,20 @@ def join(stepper: Stepper[State], flights: Sequence[Flight[State]]) -> Flight[St
         memories = [flight.memory or {} for flight in flights]
         memory = {key: torch.cat([one[key] for one in memories]) for key in first.memory}
     rows = np.concatenate([flight.rows for flight in flights if flight.rows is not None])
-    return Flight(stepper.join([flight.state for flight in flights]), rows, memory, first.passed)
+    return ActiveRows(stepper.join([flight.state for flight in flights]), rows, memory, first.passed)
 
 
-def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Answered:
+def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> BatchResult:
     """Take a batch through the exits; after each, rows that the policy lets go leave with its answer."""
     return collect(list(leaving(stepper, batch, policy, max_layers)))
 
 
-def leaving(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> Iterator[Landed]:
+def leaving(
+    stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None
+) -> Iterator[ExitedRows]:
     """The same, group by group, as they leave; the others have not gone on yet."""
     points = within_budget(stepper.exits, max_layers)
-    flight: Flight[State] | None = start(stepper, batch)
+    flight: ActiveRows[State] | None = start(stepper, batch)
     for point in points:
         is_last = point is points[-1]
         if flight is None:
@@ -143,7 +145,7 @@ def leaving(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: i
                 yield group
 
 
-def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[Said, ...]:
+def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[ExitOutput, ...]:
     """What every exit says about every row: a full pass in which nobody leaves."""
     state = stepper.embed(batch)
     every = []
@@ -153,12 +155,12 @@ def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[Said, ...]:
     return tuple(every)
 
 
-def collect(landed: Sequence[Landed]) -> Answered:
+def collect(landed: Sequence[ExitedRows]) -> BatchResult:
     """Groups that left together, back in the order of their rows' numbers (0, 1, …)."""
     if len(landed) == 1 and landed[0].rows is None:
         said, rows = landed[0].said, len(landed[0].said.logits)
         exits, layers = np.full(rows, said.exit), np.full(rows, said.layer)
-        return Answered(said.logits, _tensor(exits, said.logits), _tensor(layers, said.logits), said.tokens)
+        return BatchResult(said.logits, _tensor(exits, said.logits), _tensor(layers, said.logits), said.tokens)
     order = np.concatenate([group.rows for group in landed if group.rows is not None])
     sizes = [len(group.said.logits) for group in landed]
     left_by = np.empty((2, len(order)), dtype=np.int64)
@@ -173,10 +175,10 @@ def collect(landed: Sequence[Landed]) -> Answered:
         longest = max(one.shape[1] for one in each)
         padded = [torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]), value=LOW) for one in each]
         tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, back, torch.cat(padded))
-    return Answered(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits), tokens)
+    return BatchResult(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits), tokens)
 
 
-def _numbers(flight: Flight[State], places: Positions) -> Positions:
+def _numbers(flight: ActiveRows[State], places: Positions) -> Positions:
     return places if flight.rows is None else flight.rows[places]
 
 

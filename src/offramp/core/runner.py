@@ -91,7 +91,7 @@ class Runner:
             raise BadModel(
                 f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
             )
-        least = self.tokenizer.num_special_tokens_to_add(pair=True) + (2 if self.config.problem.is_span else 1)
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + (2 if self.config.answer_type.is_span else 1)
         if not least <= self.limit <= longest:
             raise BadValue(
                 f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
@@ -150,7 +150,7 @@ class Runner:
         if chunk is not None and chunk < 1:
             raise BadValue(f"chunk is {chunk}; it is at least 1.")
         tokens: Tokens | WindowMaker = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
-        if self.config.problem.is_span:
+        if self.config.answer_type.is_span:
             tokens = WindowMaker(self.tokenizer, self.limit)
         found = chunks(tokens, texts, budget, self.device, progress, quiet, chunk or CHUNK)
         return (self._checked(chunk) for chunk in found)
@@ -208,15 +208,15 @@ class Runner:
     def answer(self, texts: Iterable[Text], **options: Any) -> Any:
         """All answers at once, as arrays (`Answers`, of questions `SpanAnswers`); options are those of `stream`."""
         found: list[Any] = list(self.stream(texts, **options))
-        if self.config.problem.is_span:
+        if self.config.answer_type.is_span:
             return SpanAnswers.joined(found)
         return Answers.joined(found, self.config.num_labels)
 
     def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:
         """One answer after the other, in the texts' order; options are those of `stream`."""
         found = self.stream(texts, **options)
-        problem, labels = self.config.problem, self.config.labels
-        return (answer for answers in found for answer in answers.written(problem, labels))
+        answer_type, labels = self.config.answer_type, self.config.labels
+        return (answer for answers in found for answer in answers.written(answer_type, labels))
 
     def outcome(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> tuple[Any, Any, Any]:
         """What rows left with, at which exit and on which layer, in the chunk's order."""

@@ -1,7 +1,7 @@
 """The seam: what the loop, the policies and the trace know of a model.
 
 A stepper is a backbone with its exits on one backend. It embeds a batch, advances it to an exit, keeps some of its
-rows, and joins batches that stand at the same exit. What an exit answered is a `Said`; nobody above sees hidden states.
+rows, and joins batches that stand at the same exit. What an exit answered is a `ExitOutput`; nobody above sees hidden states.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 
-__all__ = ["Batch", "ExitPoint", "Judge", "Positions", "Said", "Shape", "Stepper", "points_on"]
+__all__ = ["Batch", "ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
 
 Batch = Mapping[str, Tensor]
 """input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
@@ -47,12 +47,12 @@ def points_on(layers: Sequence[int]) -> tuple[ExitPoint, ...]:
 
 
 @dataclass(frozen=True)
-class Said:
+class ExitOutput:
     """What one exit answered for the rows that reached it."""
 
     exit: int  # its number, from 1
     layer: int  # the layer that it sits on, from 1
-    problem: Problem
+    answer_type: AnswerType
     logits: Tensor  # (rows, classes); of spans their summary
     uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
     kept: Tensor | None = None  # (rows, layers so far, 2), with gates: the heads and channels that each row ran
@@ -68,7 +68,7 @@ class Said:
 class Shape:
     """What a policy has to know of a model before it can serve it."""
 
-    problem: Problem
+    answer_type: AnswerType
     classes: int
     exits: tuple[ExitPoint, ...]
     lte: bool = False
@@ -88,7 +88,7 @@ class Stepper(Protocol[State]):
         """Start a batch."""
         ...
 
-    def advance(self, state: State, point: ExitPoint) -> tuple[State, Said]:
+    def advance(self, state: State, point: ExitPoint) -> tuple[State, ExitOutput]:
         """Run the layers up to `point` and ask its exit."""
         ...
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
@@ -21,12 +21,12 @@ def in_order_of(own: Sequence[str], task: Task) -> tuple[str, ...] | None:
     return tuple(known[name.casefold()] for name in own)
 
 
-def fit(model: str, own: Sequence[str], problem: Problem, task: Task) -> tuple[str, ...]:
+def fit(model: str, own: Sequence[str], answer_type: AnswerType, task: Task) -> tuple[str, ...]:
     """A model's classes as the task names them; a model of other classes is refused.
 
     Classes that nobody named (LABEL_0, …) take the task's names in the task's order.
     """
-    if problem is task.problem and len(own) == task.num_labels:
+    if answer_type is task.answer_type and len(own) == task.num_labels:
         if task.labels is None:
             return tuple(own)
         ordered = in_order_of(own, task)
@@ -35,7 +35,7 @@ def fit(model: str, own: Sequence[str], problem: Problem, task: Task) -> tuple[s
         if ordered is not None:
             return ordered
     wanted = ", ".join(task.labels or ()) or "numbers"
-    raise BadInput(f"{model} answers with {', '.join(own)} ({problem.title}), the data hold {wanted}.")
+    raise BadInput(f"{model} answers with {', '.join(own)} ({answer_type.title}), the data hold {wanted}.")
 
 
 def reordered(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:

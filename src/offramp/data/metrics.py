@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Problem
+from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
 from offramp.answers.overlap import exact, f1
 from offramp.registry import Registry
 
@@ -30,13 +30,13 @@ class Metric:
 
     name: str
     compute: Callable[[Answers, Answers], float]
-    problems: tuple[Problem, ...] = (SINGLE_LABEL, MULTI_LABEL)
+    problems: tuple[AnswerType, ...] = (SINGLE_LABEL, MULTI_LABEL)
     classes: int | None = None  # where it is for so many alone
     per_row: Callable[[Answers, Answers], NDArray[Any]] | None = None  # where it is the mean of a value per row
 
-    def fits(self, problem: Problem, labels: int) -> bool:
+    def fits(self, answer_type: AnswerType, labels: int) -> bool:
         """Whether it makes sense for a task."""
-        return problem in self.problems and self.classes in (None, labels)
+        return answer_type in self.problems and self.classes in (None, labels)
 
 
 def _pearson(predictions: Answers, labels: Answers) -> float:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offramp.answers import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
+from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, AnswerType
 from offramp.data.folder import parse_label, unknown_label
 from offramp.data.metrics import METRICS
 from offramp.data.table import Table
@@ -25,34 +25,34 @@ SHOWN = 8  # classes whose counts are told
 
 def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Task:
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
-    problem = _problem(table, kind)
-    if problem.is_regression:
-        return Task("own", metrics_of(problem, metric, 1), None, inputs=table.inputs)
-    is_several = problem is MULTI_LABEL
+    answer_type = _problem(table, kind)
+    if answer_type.is_regression:
+        return Task("own", metrics_of(answer_type, metric, 1), None, inputs=table.inputs)
+    is_several = answer_type is MULTI_LABEL
     lists = as_lists(table.labels, table.label_names) if is_several else [[label] for label in table.labels]
     labels = table.label_names or tuple(
         sorted(_spellings(table.name, (one for row in lists for one in row)), key=_order)
     )
     if not labels:
         raise BadInput(f"{table.name} has no label in any row: there is nothing to learn.")
-    if len(labels) < 2 and problem is SINGLE_LABEL:
+    if len(labels) < 2 and answer_type is SINGLE_LABEL:
         raise BadInput(f"{table.name} has one class only ({labels[0]}): there is nothing to tell apart.")
     if len(labels) > MANY and 2 * len(labels) > len(table.labels):
         raise BadInput(
             f"{table.name} has {len(labels):,} classes in {len(table.labels):,} rows ({labels[0]!r}, …): "
             "is the label in another column? Say which with --label-column, or --problem regression for numbers."
         )
-    metrics = metrics_of(problem, metric, len(labels))
+    metrics = metrics_of(answer_type, metric, len(labels))
     return Task("own", metrics, labels, multi_label=is_several, inputs=table.inputs)
 
 
-def metrics_of(problem: Problem, metric: str | None, classes: int) -> tuple[str, ...]:
+def metrics_of(answer_type: AnswerType, metric: str | None, classes: int) -> tuple[str, ...]:
     """The metrics of own data, the main one first."""
-    main = METRICS[metric or problem.metric]
-    if not main.fits(problem, classes):
-        fits = [name for name, one in METRICS.items() if one.fits(problem, classes)]
-        raise BadValue(f"Metric {main.name} does not fit this {problem.title} of {classes}; {', '.join(fits)} do.")
-    return (main.name, *(name for name in problem.metrics if name != main.name))
+    main = METRICS[metric or answer_type.metric]
+    if not main.fits(answer_type, classes):
+        fits = [name for name, one in METRICS.items() if one.fits(answer_type, classes)]
+        raise BadValue(f"Metric {main.name} does not fit this {answer_type.title} of {classes}; {', '.join(fits)} do.")
+    return (main.name, *(name for name in answer_type.metrics if name != main.name))
 
 
 def rows_of(table: Table, task: Task) -> Rows:
@@ -85,21 +85,21 @@ def understood(task: Task, rows: Rows) -> str:
     if task.spans:
         without = sum(not golds for golds in rows.labels or [])
         told = f", {without:,} of them without an answer" if task.no_answer else ""
-        return f"{task.problem.title}; {len(rows):,} questions used{told}"
+        return f"{task.answer_type.title}; {len(rows):,} questions used{told}"
     if task.labels is None:
         values = rows.labels or [0.0]
-        return f"{task.problem.title}, values from {min(values):g} to {max(values):g}; {used}"
+        return f"{task.answer_type.title}, values from {min(values):g} to {max(values):g}; {used}"
     numbers = rows.labels or []
     counts = [sum(row[i] for row in numbers) for i in range(len(task.labels))] if task.multi_label else None
     single = Counter(numbers) if counts is None else {}
     each = [f"{label} {single.get(i, 0) if counts is None else counts[i]:,}" for i, label in enumerate(task.labels)]
     more = f", … ({len(each)} classes)" if len(each) > SHOWN else ""
-    return f"{task.problem.title}: {', '.join(each[:SHOWN])}{more}; {used}"
+    return f"{task.answer_type.title}: {', '.join(each[:SHOWN])}{more}; {used}"
 
 
-def _problem(table: Table, kind: str) -> Problem:
+def _problem(table: Table, kind: str) -> AnswerType:
     if kind != "auto":
-        return next(problem for problem in PROBLEMS.values() if problem.short == kind)
+        return next(answer_type for answer_type in ANSWER_TYPES.values() if answer_type.short == kind)
     if looks_like_lists(table.labels):
         return MULTI_LABEL
     if table.label_names is not None:

@@ -93,19 +93,19 @@ def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str,
         raise BadInput(f"{given.file} is a folder, a pipe or a device; these rows are read more than once from a file.")
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
-    if config.problem.is_span and given.task is None:
+    if config.answer_type.is_span and given.task is None:
         given = replace(given, task="squad" if config.no_answer is None else "squad2")
     if given.task is None and named.file is not None and named.split is not None:
         raise BadValue(f"{named.file} has no splits; leave --split out.")
     data = _of_task(given, split) if given.task is not None else _own(given, config, split)
-    if data.task.no_answer and config.no_answer is None and config.problem.is_span:
+    if data.task.no_answer and config.no_answer is None and config.answer_type.is_span:
         raise BadInput(
             f"{model} was trained on questions that all have answers, and {data.task.name} has some without; "
             "evaluate it on --task squad, or train it on squad2."
         )
     for note in data.rows.skipped:
         logger.warning("%s", note)
-    labels = fit(model, config.labels, config.problem, data.task)
+    labels = fit(model, config.labels, config.answer_type, data.task)
     rows = reordered(data.rows, data.task, labels)
     return replace(data, task=replace(data.task, labels=labels if data.task.labels else None), rows=rows)
 
@@ -190,9 +190,9 @@ def _of_task(given: DataOptions, split: str) -> TaskRows:
 def _own(given: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
     if given.file is None and given.dataset is None:
         raise BadInput("Which rows? Give --task with --data-dir, --file, or --dataset.")
-    named = None if config.problem.is_regression else config.labels
-    metrics = metrics_of(config.problem, given.metric, config.num_labels)
-    task = Task("own", metrics, named, multi_label=config.problem is MULTI_LABEL)
+    named = None if config.answer_type.is_regression else config.labels
+    metrics = metrics_of(config.answer_type, given.metric, config.num_labels)
+    task = Task("own", metrics, named, multi_label=config.answer_type is MULTI_LABEL)
     inputs = None if config.inputs is None else tuple(config.inputs)
     columns = Columns(given.text_column, given.pair_column, given.label_column, inputs)
     if given.file is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, Problem
+from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
 from offramp.data.reading import Text
 
 __all__ = ["Hub", "Layout", "Rows", "Task"]
@@ -54,7 +54,7 @@ class Task:
     no_answer: bool = False  # of these: a context may have none
 
     @property
-    def problem(self) -> Problem:
+    def answer_type(self) -> AnswerType:
         """The kind of answer."""
         if self.spans:
             return SPAN

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import Family, HeadShape, Inside, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead
 
 __all__ = ["Albert"]
 
@@ -41,6 +41,6 @@ class Albert(Family):
         group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
         return encoder.encoder.albert_layer_groups[group]
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One application of the layer's group, all its inner layers in order."""
         return self.block(encoder, index)(inside.hidden, inside.attention)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
+from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, positions_behind_padding
 from offramp.originals.width.parts import Parts, like_bert, like_distilbert
 
 __all__ = ["Bert", "DistilBert", "Electra", "Roberta", "XlmRoberta"]
@@ -38,7 +38,7 @@ class Bert(Family):
         """Words, positions, token types."""
         return encoder.embeddings(input_ids=ids, token_type_ids=types)
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer."""
         return self.block(encoder, index)(inside.hidden, inside.attention)
 
@@ -119,7 +119,7 @@ class DistilBert(Family):
         """They lie under `transformer`."""
         return encoder.transformer.layer[index]
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer."""
         return self.block(encoder, index)(inside.hidden, inside.attention)
 

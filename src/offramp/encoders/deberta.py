@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import Family, HeadShape, Inside, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead
 
 __all__ = ["DebertaV2"]
 
@@ -61,7 +61,7 @@ class DebertaV2(Family):
             return {}
         return {"positions": extra["positions"][:, :length, :length], "embeddings": extra["embeddings"]}
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer; behind the first the convolution, where there is one."""
         extra = inside.extra
         hidden: Tensor = self.block(encoder, index)(

@@ -17,7 +17,7 @@ from offramp.core.stepper import Batch, Positions
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.originals.width.parts import Parts
 
-__all__ = ["Family", "HeadShape", "Inside", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
+__all__ = ["EncoderState", "Family", "HeadShape", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OwnHead:
 
 
 @dataclass(frozen=True)
-class Inside:
+class EncoderState:
     """Rows inside an encoder, after `depth` layers."""
 
     hidden: Tensor  # (rows, length, hidden size)
@@ -109,7 +109,7 @@ class Family(ABC):
         """The hidden states that enter the first layer."""
 
     @abstractmethod
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """The hidden states behind layer `index` (behind the last one: with whatever norm follows it)."""
 
     def block(self, encoder: Any, index: int) -> nn.Module:
@@ -140,11 +140,11 @@ class Family(ABC):
         """The parts of layer `index`, for gates; a family without them is refused before it gets any."""
         raise NotImplementedError
 
-    def hides(self, inside: Inside) -> Tensor | None:
+    def hides(self, inside: EncoderState) -> Tensor | None:
         """What a layer made of parts adds to its attention's scores, (rows or 1, heads or 1, length or 1, length)."""
         return inside.attention
 
-    def start(self, encoder: Any, batch: Batch, pad_to: int | None = None, cut: bool = True) -> Inside:
+    def start(self, encoder: Any, batch: Batch, pad_to: int | None = None, cut: bool = True) -> EncoderState:
         """Embed a batch, its padding `cut` to the longest row.
 
         With `pad_to` (0: as long as the batch is) also the mean of the embeddings over that length, padding included.
@@ -173,7 +173,7 @@ class Family(ABC):
         hidden = self.embed(encoder, ids, mask, types)
         if weights is not None:
             weights = weights.to(hidden.dtype)
-        return Inside(
+        return EncoderState(
             hidden,
             self.attention(encoder, hidden, mask),
             weights,
@@ -193,13 +193,13 @@ class Family(ABC):
         types = None if types is None else nn.functional.pad(types, (0, more))
         return self.embed(encoder, ids, mask, types).mean(1)
 
-    def step(self, encoder: Any, inside: Inside, depth: int) -> Inside:
+    def step(self, encoder: Any, inside: EncoderState, depth: int) -> EncoderState:
         """Run the layers up to `depth`."""
         for index in range(inside.depth, depth):
             inside = replace(inside, hidden=self.layer(encoder, index, inside), depth=index + 1)
         return inside
 
-    def keep(self, inside: Inside, rows: Positions) -> Inside:
+    def keep(self, inside: EncoderState, rows: Positions) -> EncoderState:
         """Some of the rows, cut to the longest of them."""
         hidden, weights, lengths = inside.hidden, inside.weights, inside.lengths
         kept = torch.from_numpy(rows).to(hidden.device)
@@ -208,7 +208,7 @@ class Family(ABC):
             lengths = lengths[rows]
             length = int(lengths.max())
             weights = weights[:, :, :length].index_select(0, kept)
-        return Inside(
+        return EncoderState(
             hidden[:, :length].index_select(0, kept),
             trim_mask(inside.attention, kept, length),
             weights,
@@ -219,7 +219,7 @@ class Family(ABC):
             marks=None if inside.marks is None else inside.marks[:, :length].index_select(0, kept),
         )
 
-    def join(self, encoder: Any, insides: Sequence[Inside]) -> Inside:
+    def join(self, encoder: Any, insides: Sequence[EncoderState]) -> EncoderState:
         """Rows of several batches after the same layer, one after the other, padded to the longest of them."""
         depth, longest = insides[0].depth, max(inside.hidden.shape[1] for inside in insides)
         if depth == 0 or any(inside.depth != depth for inside in insides):
@@ -239,7 +239,7 @@ class Family(ABC):
         attention, extra = self.attention(encoder, hidden, mask), self.extra(encoder, hidden, mask)
         kept = [inside.kept for inside in insides if inside.kept is not None]
         marks = [_padded(inside.marks, longest) for inside in insides if inside.marks is not None]
-        return Inside(
+        return EncoderState(
             hidden,
             attention,
             weights,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 
-from offramp.encoders.family import Family, HeadShape, Inside, OwnHead, trim_mask
+from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, trim_mask
 
 __all__ = ["ModernBert"]
 
@@ -75,7 +75,7 @@ class ModernBert(Family):
         """They lie under `layers`."""
         return encoder.layers[index]
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer with its kind's mask and table; behind the last the encoder's final norm."""
         layer, extra = self.block(encoder, index), inside.extra
         kind = layer.attention_type

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import Family, HeadShape, Inside, OwnHead, positions_behind_padding
+from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, positions_behind_padding
 from offramp.originals.width.parts import Parts, like_mpnet
 
 __all__ = ["MPNet"]
@@ -46,7 +46,7 @@ class MPNet(Family):
         """The bias for shorter rows is its upper left corner."""
         return {"bias": extra["bias"][:, :, :length, :length]}
 
-    def layer(self, encoder: Any, index: int, inside: Inside) -> Tensor:
+    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer with the shared bias."""
         return self.block(encoder, index)(inside.hidden, inside.attention, inside.extra["bias"])[0]
 
@@ -54,7 +54,7 @@ class MPNet(Family):
         """Under MPNet's own names."""
         return like_mpnet(self.block(encoder, index))
 
-    def hides(self, inside: Inside) -> Tensor | None:
+    def hides(self, inside: EncoderState) -> Tensor | None:
         """Padding, and the bias."""
         bias = inside.extra["bias"]
         return bias if inside.attention is None else bias + inside.attention

@@ -118,7 +118,7 @@ class Plan:
 def planned(runner: Runner, options: EvaluationOptions) -> Plan:
     """The options as policies; whatever is wrong with them is said before the model runs."""
     shape = runner.config.shape
-    if options.tolerance is not None and not shape.problem.is_regression:
+    if options.tolerance is not None and not shape.answer_type.is_regression:
         raise BadValue("A tolerance is for regressions, which this model is not; leave it out.")
     if not 1 <= options.elue_length <= LONGEST:
         raise BadValue(f"elue-length is {options.elue_length}; it is from 1 to {LONGEST:,}.")

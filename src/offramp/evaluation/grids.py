@@ -58,7 +58,7 @@ def grid(
         raise BadValue(f"Policy {name!r} has no number to choose; take one of {', '.join(fitting(shape))}.")
     made = MAKERS[kind](shape)
     if patience is not None and kind is Patience:
-        if shape.problem.is_regression:
+        if shape.answer_type.is_regression:
             raise BadValue("A regression's patience is drawn over the tolerance; leave --patience out.")
         made = [Patience(count) for count in sorted(patience, reverse=True)]
     elif thresholds is not None and kind not in (Patience, Layer):
@@ -83,13 +83,13 @@ def _log_odds(first: float, last: float, count: int = SIZE - 2) -> list[float]:
 
 
 def _entropies(shape: Shape) -> list[float]:
-    most = math.log(shape.problem.alternatives(shape.classes))
+    most = math.log(shape.answer_type.alternatives(shape.classes))
     return [0.0, *(float(f"{most * share:.4g}") for share in _log_odds(-CERTAIN, 5.0)), math.ceil(most * 1000) / 1000]
 
 
 def _probabilities(shape: Shape) -> list[float]:
     """From certain to a guess."""
-    others = shape.problem.alternatives(shape.classes) - 1
+    others = shape.answer_type.alternatives(shape.classes) - 1
     return [1.0, *_log_odds(CERTAIN, -math.log(others))]
 
 
@@ -98,7 +98,7 @@ def _margins() -> list[float]:
 
 
 def _patience(shape: Shape) -> list[Policy]:
-    if shape.problem.is_regression:
+    if shape.answer_type.is_regression:
         patience = 2 if len(shape.exits) > 4 else 1  # comparisons that a shallow model has room for
         return [Patience(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
     return [Patience(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]

@@ -82,7 +82,7 @@ class Scorer:
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
             raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
-        if self.trace.problem.is_regression and self.tolerance is None:
+        if self.trace.answer_type.is_regression and self.tolerance is None:
             values = self.trace.expected if self.trace.labels is None else self.trace.labels
             object.__setattr__(self, "tolerance", float(f"{np.ptp(values) / 10:.4g}"))
         if self.metrics and self.trace.labels is None:
@@ -92,7 +92,7 @@ class Scorer:
 
     def agrees(self, answers: Array) -> NDArray[np.bool_]:
         """Which rows have the answer that is expected: the full model's, or a reference's."""
-        return ~self.trace.problem.differ(answers, self.trace.expected, self.tolerance)
+        return ~self.trace.answer_type.differ(answers, self.trace.expected, self.tolerance)
 
     def point(self, name: str, number: float | None, replayed: Replayed, alone: bool = False) -> Point:
         """Score and cost of rows that left somewhere; `alone`: no exit on the way was asked."""
@@ -184,7 +184,7 @@ class Scorer:
         if labels is None or self.trace.question is not None:  # a question's windows leave each for itself
             return []
         every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
-        far = self.trace.problem.distance(every, labels)  # (exits, rows)
+        far = self.trace.answer_type.distance(every, labels)  # (exits, rows)
         rows, layers = np.arange(len(self.trace)), np.array([point.layer for point in self.trace.points])
         points = []
         for k in range(1, len(layers) + 1):

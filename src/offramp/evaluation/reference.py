@@ -41,13 +41,13 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
     found = full.answer(texts, policy="never")
-    answers = found.texts if runner.config.problem.is_span else runner.config.problem.answers(found.logits)
+    answers = found.texts if runner.config.answer_type.is_span else runner.config.answer_type.answers(found.logits)
     return Reference(answers, FULL_DEPTH, full.fingerprint)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
     """The answers of a model (ours or a classifier of Hugging Face's), or of a file, to these rows."""
-    if runner.config.problem.is_span:
+    if runner.config.answer_type.is_span:
         raise BadValue("A reference is of one answer per text; questions have none. Leave --reference out.")
     if Path(name).is_file():
         return _of_file(name, runner.config, data)
@@ -74,4 +74,4 @@ def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
 
 def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
     logits, fingerprint = logits_of_model(name, config, texts)
-    return Reference(config.problem.answers(logits), called(name), fingerprint)
+    return Reference(config.answer_type.answers(logits), called(name), fingerprint)

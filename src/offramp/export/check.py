@@ -53,13 +53,13 @@ def compared(runner: Runner, stepper: SegmentStepper, points: Sequence[ExitPoint
             for place, (number, said) in enumerate(zip(numbers, found, strict=True)):
                 full = expected[number - 1]
                 worst = max(worst, float((full.raw - said.raw).abs().max()))
-                theirs[place].append(full.problem.choice(full.logits.float()).numpy())
-                ours[place].append(said.problem.choice(said.logits.float()).numpy())
-    problem = stepper.problem
+                theirs[place].append(full.answer_type.choice(full.logits.float()).numpy())
+                ours[place].append(said.answer_type.choice(said.logits.float()).numpy())
+    answer_type = stepper.answer_type
     agreement = []
     for mine, expected_ in zip(ours, theirs, strict=True):
         answers, wanted = np.concatenate(mine), np.concatenate(expected_)
-        if problem.is_regression:
+        if answer_type.is_regression:
             same = np.abs(answers - wanted).reshape(len(wanted), -1).max(1) <= np.ptp(wanted) / 10
         else:
             same = (answers == wanted).reshape(len(wanted), -1).all(1)

@@ -142,7 +142,7 @@ def load_export(
         export.precision,
         points,
         graphs,
-        config.problem,
+        config.answer_type,
         files,
         tested_on(runtime, export.precision),
         tuple(export.fresh),

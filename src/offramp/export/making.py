@@ -110,7 +110,7 @@ class Making:
             made.precision,
             points_on([point.layer for point in self.points]),
             tuple(open_graph(graph, threads) for graph in made.graphs),
-            self.model.config.problem,
+            self.model.config.answer_type,
             tuple(made.graphs),
             tested_on(runtime, made.precision),
             self.model.exits.untrained(),

@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.errors import BadValue
 from offramp.files.writing import writing
 from offramp.policies import Confidence, Entropy, Judged, Never, Policy
@@ -46,7 +46,7 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
     stepper = runner.stepper
     assert isinstance(stepper, SegmentStepper)
     layers = [point.layer for point in stepper.exits]
-    made = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.problem)
+    made = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.answer_type)
     target = folder / "onnx" / "model.onnx"
     part = target.with_suffix(".part")
     with writing(target):
@@ -58,11 +58,11 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
     return target, chosen
 
 
-def check_policy(chosen: Policy, problem: Problem) -> None:
+def check_policy(chosen: Policy, answer_type: AnswerType) -> None:
     """Refuse what a graph cannot decide by itself."""
     if not isinstance(chosen, Entropy | Confidence | Judged) or isinstance(chosen.threshold, tuple):
         raise BadValue(f"A single file leaves by entropy:T, confidence:T or risk:T with one number, not by {chosen}.")
-    if not problem.is_one_class:
+    if not answer_type.is_one_class:
         raise BadValue("A single file leaves by the certainty of one class, and this model answers otherwise.")
 
 
@@ -111,10 +111,10 @@ class Body:
 
 
 def compose(
-    segments: Sequence[onnx.ModelProto], layers: Sequence[int], chosen: Policy, problem: Problem
+    segments: Sequence[onnx.ModelProto], layers: Sequence[int], chosen: Policy, answer_type: AnswerType
 ) -> onnx.ModelProto:
     """The segments as one graph with the exits inside."""
-    check_policy(chosen, problem)
+    check_policy(chosen, answer_type)
     assert isinstance(chosen, Entropy | Confidence | Judged)
     first, main = segments[0].graph, Body("0_")
     ids = [one.name for one in first.input if one.name != "mask"]

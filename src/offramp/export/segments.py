@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.core.stepper import ExitPoint
-from offramp.encoders import Inside
+from offramp.encoders import EncoderState
 from offramp.model.adaptive import AdaptiveModel
 
 __all__ = ["OPSET", "Segment", "segments_of", "write_segment"]
@@ -52,7 +52,7 @@ class Segment(nn.Module):
         hidden = first if self.start else family.embed(encoder, first, mask, types)
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         attention = family.attention(encoder, hidden, mask)
-        inside = Inside(hidden, attention, weights, None, self.start, family.extra(encoder, hidden, mask))
+        inside = EncoderState(hidden, attention, weights, None, self.start, family.extra(encoder, hidden, mask))
         inside = family.step(encoder, inside, self.point.layer)
         logits, uncertainty = self.model.stepper.ask(inside, self.point)
         said = [logits] if uncertainty is None else [logits, uncertainty]
@@ -76,7 +76,7 @@ def segments_of(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Segme
 def write_segment(segment: Segment, file: Path) -> None:
     """As an ONNX graph of any number of rows and tokens."""
     free: dict[str, Any] = {name: {0: "rows", 1: "tokens"} for name in [*segment.inputs, "next"]}
-    free |= {"logits": {0: "rows", 1: "tokens"} if segment.model.config.problem.is_span else {0: "rows"}}
+    free |= {"logits": {0: "rows", 1: "tokens"} if segment.model.config.answer_type.is_span else {0: "rows"}}
     free["uncertainty"] = {0: "rows"}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this exporter is old, and that Python numbers become constants

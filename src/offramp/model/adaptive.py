@@ -29,7 +29,7 @@ from offramp.answers.span import LOW
 from offramp.core.chunks import Text
 from offramp.core.loop import every_exit, run
 from offramp.core.runner import Runner
-from offramp.core.stepper import Said
+from offramp.core.stepper import ExitOutput
 from offramp.errors import BadModel, BadValue
 from offramp.files.faults import loading
 from offramp.files.writing import as_usual, write_together
@@ -61,7 +61,9 @@ class AdaptiveOutput(ModelOutput):
     exit_layer: Tensor | None = None  # (rows,), from 1
     exit_logits: Tensor | None = None  # (rows, exits, classes)
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
-    said: tuple[Said, ...] | None = None  # in training: each exit's answer apart, so that unused heads get no gradient
+    said: tuple[ExitOutput, ...] | None = (
+        None  # in training: each exit's answer apart, so that unused heads get no gradient
+    )
 
 
 class AdaptiveModel(PreTrainedModel):
@@ -259,7 +261,7 @@ class AdaptiveModel(PreTrainedModel):
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
         gates = None if self.gates_are_open else self.gates
-        parts = (config.family, self.backbone, self.exits, config.problem)
+        parts = (config.family, self.backbone, self.exits, config.answer_type)
         return TorchStepper(*parts, equilibrium, gates, bool(config.faithful))
 
     def add_gates(self, width: dict[str, Any]) -> None:
@@ -322,7 +324,7 @@ class AdaptiveModel(PreTrainedModel):
         every = every_exit(stepper, batch)
         loss = None
         if labels is not None:
-            losses = [said.problem.loss(said.raw, labels) for said in self.trained_exits(every)]
+            losses = [said.answer_type.loss(said.raw, labels) for said in self.trained_exits(every)]
             loss = torch.stack(losses).sum()
         answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
         uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
@@ -338,7 +340,7 @@ class AdaptiveModel(PreTrainedModel):
             said=every if self.training else None,
         )
 
-    def trained_exits(self, every: tuple[Said, ...]) -> list[Said]:
+    def trained_exits(self, every: tuple[ExitOutput, ...]) -> list[ExitOutput]:
         """The exits that a loss is for: all but a faithful model's last ramp, which no original trains."""
         ramps = len(every) - len(self.config.exit_specs)
         return [said for said in every if not (ramps and said.exit == len(every) - 1)]
@@ -372,8 +374,8 @@ class AdaptiveModel(PreTrainedModel):
 
     def answer(self, question: str, context: str, **options: Any) -> SpanAnswer:
         """The answer to one question about a context; options are those of `predict`."""
-        if not self.config.problem.is_span:
-            raise BadValue(f"This model answers with {self.config.problem.title}, not with parts of a context.")
+        if not self.config.answer_type.is_span:
+            raise BadValue(f"This model answers with {self.config.answer_type.title}, not with parts of a context.")
         (found,) = self.runner().predict([(question, context)], **options)
         assert isinstance(found, SpanAnswer)
         return found

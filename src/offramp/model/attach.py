@@ -103,7 +103,7 @@ def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
 def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: ExitOptions) -> Attached:
     """More exits on a model of ours that has one, behind its last layer; that one stays as it is."""
     family, backbone = config.family, config.backbone
-    if config.problem.is_span:
+    if config.answer_type.is_span:
         asked = replace(asked, problem_type=SPAN.name)
     heads, _ = style = _style(family, backbone, asked)
     (own,) = config.exit_specs

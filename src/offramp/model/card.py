@@ -75,13 +75,13 @@ def model_card(config: AdaptiveConfig) -> str:
     """The card's text, from what the config knows."""
     specs = config.exit_specs
     return TEMPLATE.format(
-        **READER if config.problem.is_span else CLASSIFIER,
+        **READER if config.answer_type.is_span else CLASSIFIER,
         family=config.family.name,
         layers=config.num_layers,
         hidden=config.hidden_size,
         count=len(specs),
-        problem=config.problem.title,
-        labels="one number" if config.problem.is_regression else ", ".join(config.labels),
+        answer_type=config.answer_type.title,
+        labels="one number" if config.answer_type.is_regression else ", ".join(config.labels),
         policy=config.exit_policy,
         width=_width(config),
         promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",

@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
 from offramp import policies
-from offramp.answers import PROBLEMS, REGRESSION, SINGLE_LABEL, Problem
+from offramp.answers import ANSWER_TYPES, REGRESSION, SINGLE_LABEL, AnswerType
 from offramp.core.stepper import ExitPoint, Shape, points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
@@ -163,25 +163,25 @@ class AdaptiveConfig(PreTrainedConfig):
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
         self._check_reading(specs)
-        if self.problem.is_span and self.inputs is None:
+        if self.answer_type.is_span and self.inputs is None:
             self.inputs = ["question", "context"]
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
     def _check_reading(self, specs: Sequence[ExitSpec]) -> None:
         """Spans are read at every token, whatever else is not."""
-        if self.problem.is_span and self.num_labels != 2:
+        if self.answer_type.is_span and self.num_labels != 2:
             raise BadModel(f"A span has two outputs per token, start and end; `id2label` names {self.num_labels}.")
         for spec in specs:
-            if (spec.pooling == "tokens") is not self.problem.is_span:
+            if (spec.pooling == "tokens") is not self.answer_type.is_span:
                 raise BadModel(
                     f"The exit on layer {spec.layer} reads {POOLINGS[spec.pooling]}, and the model answers with "
-                    f"{self.problem.title}; only spans are read at every token."
+                    f"{self.answer_type.title}; only spans are read at every token."
                 )
         if self.lte and any(spec.head == "attention" for spec in specs):
             raise BadModel(
                 "The learning-to-exit module reads one vector of the encoder; heads with attention have none."
             )
-        if self.ramp and self.problem.is_span:
+        if self.ramp and self.answer_type.is_span:
             raise BadModel("`ramp` is of a converted classifier; a model of spans has none.")
 
     def _check_fields(self) -> None:
@@ -282,9 +282,9 @@ class AdaptiveConfig(PreTrainedConfig):
         return bool(self.faithful) and self.ramp == "answers"
 
     @property
-    def problem(self) -> Problem:
+    def answer_type(self) -> AnswerType:
         """The kind of answer."""
-        return PROBLEMS[str(self.problem_type)]
+        return ANSWER_TYPES[str(self.problem_type)]
 
     @property
     def reads_pairs(self) -> bool | None:
@@ -296,7 +296,7 @@ class AdaptiveConfig(PreTrainedConfig):
         """What policies have to know."""
         own = self.exit_policy
         judge = (own.offsets, own.slopes) if isinstance(own, Judged) and own.is_fitted else None
-        return Shape(self.problem, self.num_labels, self.exit_points, self.lte, self.faithful, judge)
+        return Shape(self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful, judge)
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""

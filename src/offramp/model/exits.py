@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from offramp.core.stepper import ExitPoint
-from offramp.encoders import HeadShape, Inside
+from offramp.encoders import EncoderState, HeadShape
 from offramp.model.config import AdaptiveConfig, ExitSpec
 
 __all__ = ["Exits", "Head"]
@@ -57,7 +57,7 @@ class Head(nn.Module):
         self.classifier = nn.Linear(size if self.reader is None else spec.queries * spec.width, labels)
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
-    def features(self, inside: Inside, shared: nn.Module | None = None) -> Tensor:
+    def features(self, inside: EncoderState, shared: nn.Module | None = None) -> Tensor:
         """The classifier's input, (rows, hidden size), or (rows, tokens, hidden size) where every token is read."""
         hidden = inside.hidden[:, :1] if self.pooling == "first" else inside.hidden
         if self.input_norm is not None:
@@ -136,7 +136,7 @@ class Exits(nn.ModuleDict):
 
 def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
     family, backbone = config.family, config.backbone
-    own = family.span_head_shape(backbone) if config.problem.is_span else family.head_shape(backbone)
+    own = family.span_head_shape(backbone) if config.answer_type.is_span else family.head_shape(backbone)
     shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
         return replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import Said, Shape
+from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy, refuse_regression
 from offramp.policies.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
@@ -35,19 +35,19 @@ class Patience(Policy):
         if self.tolerance is not None:
             object.__setattr__(self, "tolerance", number(self.name, "tolerance", self.tolerance, 0))
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's agreements in a row."""
-        choice = said.problem.choice(said.logits.float())  # (rows, n)
+        choice = said.answer_type.choice(said.logits.float())  # (rows, n)
         if memory is None:  # the first exit has nothing to compare with
             streak = torch.zeros(len(choice), dtype=torch.long, device=choice.device)
         else:
-            agrees = said.problem.agree(choice, memory["choice"], self.tolerance)
+            agrees = said.answer_type.agree(choice, memory["choice"], self.tolerance)
             streak = torch.where(agrees, memory["streak"] + 1, 0)
         return streak >= self.patience, {"choice": choice, "streak": streak}
 
     def check(self, shape: Shape) -> None:
         """Refuse a regression without a tolerance."""
-        if shape.problem.is_regression and self.tolerance is None:
+        if shape.answer_type.is_regression and self.tolerance is None:
             raise BadValue(
                 "patience on a regression needs a tolerance: how close two exits must be to agree, "
                 "in the units of the answer. Write patience:3:0.1, for instance."
@@ -70,9 +70,9 @@ class PatienceConfidence(Policy):
         object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
         object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, math.inf))
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's certain exits in a row."""
-        certain = said.problem.entropy(said.logits.float()) < threshold_at(self.threshold, said.exit)
+        certain = said.answer_type.entropy(said.logits.float()) < threshold_at(self.threshold, said.exit)
         streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
         return streak >= self.patience, {"streak": streak}
 
@@ -95,7 +95,7 @@ class Vote(Policy):
         object.__setattr__(self, "threshold", number(self.name, "threshold", self.threshold, 0))
         object.__setattr__(self, "power", number(self.name, "power", self.power, 0))
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Count each row's votes per class."""
         vote = torch.nn.functional.one_hot(said.logits.float().argmax(-1), said.logits.shape[-1])  # (rows, classes)
         votes = vote if memory is None else memory["votes"] + vote
@@ -103,8 +103,8 @@ class Vote(Policy):
 
     def check(self, shape: Shape) -> None:
         """Refuse anything but single-label classification."""
-        if not shape.problem.is_one_class:
+        if not shape.answer_type.is_one_class:
             raise BadValue(
-                f"Policy 'vote' counts votes for one class; this model is a {shape.problem.title}. "
+                f"Policy 'vote' counts votes for one class; this model is a {shape.answer_type.title}. "
                 "Use patience or learned."
             )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from offramp.core.stepper import Said, Shape
+from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy, refuse_regression
 from offramp.policies.thresholds import Threshold, check_list, threshold_at, thresholds
@@ -56,9 +56,9 @@ class Entropy(_ByProbability):
     example: ClassVar[str] = "entropy:0.2"
     limit: ClassVar[float] = math.inf
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with the exit's threshold."""
-        return said.problem.entropy(said.logits.float()) < self.at(said.exit), {}
+        return said.answer_type.entropy(said.logits.float()) < self.at(said.exit), {}
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Confidence(_ByProbability):
     name: ClassVar[str] = "confidence"
     example: ClassVar[str] = "confidence:0.9"
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's largest probability with the exit's threshold."""
-        return said.problem.confidence(said.logits.float()) >= self.at(said.exit), {}
+        return said.answer_type.confidence(said.logits.float()) >= self.at(said.exit), {}
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Margin(_ByProbability):
     name: ClassVar[str] = "margin"
     example: ClassVar[str] = "margin:0.8"
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's margin with the exit's threshold."""
-        return said.problem.margin(said.logits.float()) >= self.at(said.exit), {}
+        return said.answer_type.margin(said.logits.float()) >= self.at(said.exit), {}
 
     def check(self, shape: Shape) -> None:
         """Refuse regression and lists that do not fit."""
@@ -100,7 +100,7 @@ class Learned(ByThreshold):
     name: ClassVar[str] = "learned"
     example: ClassVar[str] = "learned:0.1"
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's estimated uncertainty with the exit's threshold."""
         assert said.uncertainty is not None  # check() saw to it
         return said.uncertainty.float() < self.at(said.exit), {}

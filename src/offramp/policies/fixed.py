@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import ExitPoint, Said, Shape
+from offramp.core.stepper import ExitOutput, ExitPoint, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 from offramp.policies.thresholds import count
@@ -28,7 +28,7 @@ class Layer(Policy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "layer", count(self.name, "layer", self.layer))
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Everybody leaves at that layer."""
         return torch.full((len(said.logits),), said.layer == self.layer, device=said.logits.device), {}
 
@@ -50,7 +50,7 @@ class Never(Policy):
     name: ClassVar[str] = "never"
     example: ClassVar[str] = "never"
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Nobody leaves."""
         return torch.zeros(len(said.logits), dtype=torch.bool, device=said.logits.device), {}
 

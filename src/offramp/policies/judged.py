@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import Said, Shape
+from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 from offramp.policies.thresholds import number
@@ -24,15 +24,15 @@ NO_JUDGE = "Policy 'risk' needs a judge, and this model has none; fit one: offra
 NEAREST = 1e-4  # of two values, in the units of the answer
 
 
-def sureness(said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+def sureness(said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
     """What the judge reads, (rows,), and what it remembers.
 
     The log-odds of the exit's answer; a regression has none, so there it is how near the value is to the exit's
     before (minus the logarithm of the distance; the first exit has nothing to compare with).
     """
     logits = said.logits.float()
-    if not said.problem.is_regression:
-        return torch.logit(said.problem.confidence(logits), eps=LIKELIEST), {}
+    if not said.answer_type.is_regression:
+        return torch.logit(said.answer_type.confidence(logits), eps=LIKELIEST), {}
     value = logits[:, 0]
     if memory is None:
         return torch.zeros_like(value), {"value": value}
@@ -71,7 +71,7 @@ class Judged(Policy):
             return self
         return replace(self, offsets=other.offsets, slopes=other.slopes)
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's risk with the threshold."""
         sure, memory = sureness(said, memory)
         offset, slope = self.offsets[said.exit - 1], self.slopes[said.exit - 1]
@@ -79,7 +79,7 @@ class Judged(Policy):
 
     def check(self, shape: Shape) -> None:
         """Refuse spans, a policy without a judge, and a judge of other exits."""
-        if shape.problem.is_span:
+        if shape.answer_type.is_span:
             raise BadValue(
                 "Policy 'risk' judges one answer per text, and a question has one per window; use confidence."
             )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from offramp.core.stepper import ExitPoint, Said, Shape
+from offramp.core.stepper import ExitOutput, ExitPoint, Shape
 from offramp.errors import BadValue
 from offramp.policies.thresholds import Threshold
 
@@ -30,7 +30,7 @@ class Policy:
     name: ClassVar[str]
     example: ClassVar[str]  # how one is written
 
-    def step(self, said: Said, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Which rows leave at this exit, and what to remember of each row."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ def _written(number: float | tuple[float, ...] | None) -> str:
 
 def refuse_regression(policy: str, shape: Shape) -> None:
     """A regression has no class probabilities, whatever the originals did."""
-    if shape.problem.is_regression and not shape.faithful:
+    if shape.answer_type.is_regression and not shape.faithful:
         raise BadValue(
             f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
             "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."

@@ -28,38 +28,38 @@ def extremes(
     if trace.question is not None:
         return _of_questions(trace, data, replayed)
     logits = trace.logits[np.arange(len(trace)), replayed.exit - 1].astype(np.float64)
-    if trace.problem.is_regression:  # sure is what changes little from exit to exit
+    if trace.answer_type.is_regression:  # sure is what changes little from exit to exit
         sure = -np.abs(np.diff(trace.logits[..., 0], axis=1)).max(1) if len(trace.points) > 1 else logits[:, 0] * 0
         scores = logits[:, 0]
     else:
-        sure = scores = trace.problem.confidence(torch.from_numpy(logits)).numpy()
+        sure = scores = trace.answer_type.confidence(torch.from_numpy(logits)).numpy()
     order = np.lexsort((-sure, replayed.layer))
     labels = data.task.labels or ()
 
     def told(row: int) -> dict[str, Any]:
         text = data.rows.texts[row]
-        label = None if data.rows.labels is None else trace.problem.say(data.rows.labels[row], labels)
+        label = None if data.rows.labels is None else trace.answer_type.say(data.rows.labels[row], labels)
         return {
             "text": text[:LONGEST] if isinstance(text, str) else [part[:LONGEST] for part in text],
             "label": label,
-            "answer": trace.problem.say(replayed.answers[row], labels),
+            "answer": trace.answer_type.say(replayed.answers[row], labels),
             "score": round(float(scores[row]), 4),
             "exit_layer": int(replayed.layer[row]),
         }
 
     def differing(row: int) -> dict[str, Any]:
-        return told(row) | {"expected": trace.problem.say(trace.expected[row], labels)}
+        return told(row) | {"expected": trace.answer_type.say(trace.expected[row], labels)}
 
     return _both_ends(order, told) | {"different": [differing(row) for row in _different(trace, replayed, tolerance)]}
 
 
 def _different(trace: Trace, replayed: Replayed, tolerance: float | None) -> list[int]:
     """Some of the rows whose answer is another one, spread over the data; of a regression the furthest off."""
-    if trace.problem.is_regression:
+    if trace.answer_type.is_regression:
         far = np.abs(replayed.answers - trace.expected)
         rows = np.flatnonzero(far > (tolerance or 0))
         return [int(row) for row in rows[np.argsort(-far[rows], kind="stable")][:DIFFERENT]]
-    rows = np.flatnonzero(trace.problem.differ(replayed.answers, trace.expected))
+    rows = np.flatnonzero(trace.answer_type.differ(replayed.answers, trace.expected))
     if not len(rows):
         return []
     return [int(row) for row in rows[np.unique(np.linspace(0, len(rows) - 1, DIFFERENT).round().astype(int))]]
@@ -88,8 +88,8 @@ def _of_questions(trace: Trace, data: TaskRows, replayed: Replayed) -> dict[str,
         around = context[start : start + LONGEST]
         return {
             "text": [question, f"{'… ' if start else ''}{around}"],
-            "label": None if golds is None else trace.problem.say((golds[row] or ("",))[0], ()),
-            "answer": trace.problem.say(replayed.answers[row], ()),
+            "label": None if golds is None else trace.answer_type.say((golds[row] or ("",))[0], ()),
+            "answer": trace.answer_type.say(replayed.answers[row], ()),
             "score": round(float(found.score[row]), 4),
             "exit_layer": int(layers[row]),
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import Batch, ExitPoint, Positions, Said, points_on
+from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions, points_on
 
 __all__ = ["Replay"]
 
@@ -17,7 +17,7 @@ __all__ = ["Replay"]
 class Replay:
     """Every exit's answer for the same rows, from shallow to deep, as a stepper."""
 
-    said: Sequence[Said]
+    said: Sequence[ExitOutput]
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -29,7 +29,7 @@ class Replay:
         first = self.said[0].logits
         return torch.arange(len(first), device=first.device)
 
-    def advance(self, state: Tensor, point: ExitPoint) -> tuple[Tensor, Said]:
+    def advance(self, state: Tensor, point: ExitPoint) -> tuple[Tensor, ExitOutput]:
         """What that exit said about the rows that are left."""
         said = self.said[point.number - 1]
         uncertainty = None if said.uncertainty is None else said.uncertainty.index_select(0, state)

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.answers.span import LOW, anywhere, summary
-from offramp.core.stepper import Batch, ExitPoint, Positions, Said
+from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions
 from offramp.errors import BadInput
 
-__all__ = ["Afloat", "Graph", "SegmentStepper", "hash_of"]
+__all__ = ["Graph", "SegmentState", "SegmentStepper", "hash_of"]
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ class Graph(Protocol):
 
 
 @dataclass(frozen=True)
-class Afloat:
+class SegmentState:
     """Rows between two segments."""
 
     feed: Mapping[str, Array]  # what the next segment takes: tokens, or hidden states
@@ -54,13 +54,13 @@ class SegmentStepper:
     dtype: str  # what its products are computed in
     exits: tuple[ExitPoint, ...]
     graphs: tuple[Graph, ...]
-    problem: Problem
+    answer_type: AnswerType
     sources: tuple[Path | bytes, ...] = ()  # what the graphs were read from
     runtime: str = ""  # its version and, for int8, the CPU's instructions: part of what was tested
     fresh: tuple[int, ...] = ()
     threads: int = 1
 
-    def embed(self, batch: Batch) -> Afloat:
+    def embed(self, batch: Batch) -> SegmentState:
         """A batch's tokens, cut to its longest row."""
         ids = batch["input_ids"].numpy()
         mask = batch["attention_mask"].numpy().astype(bool) if "attention_mask" in batch else np.ones(ids.shape, bool)
@@ -73,9 +73,9 @@ class SegmentStepper:
         if "token_type_ids" in self.graphs[0].inputs and "token_type_ids" not in feed:
             feed["token_type_ids"] = np.zeros_like(feed["input_ids"])
         marks = batch["marks"].numpy()[:, :longest] if "marks" in batch else None
-        return Afloat(feed, mask[:, :longest], lengths, marks=marks)
+        return SegmentState(feed, mask[:, :longest], lengths, marks=marks)
 
-    def advance(self, state: Afloat, point: ExitPoint) -> tuple[Afloat, Said]:
+    def advance(self, state: SegmentState, point: ExitPoint) -> tuple[SegmentState, ExitOutput]:
         """Run the segments up to the exit."""
         found: dict[str, Array] = {}
         for each, graph in zip(self.exits, self.graphs, strict=True):
@@ -85,22 +85,22 @@ class SegmentStepper:
                 following = {"hidden": found["next"]} if "next" in found else {}
                 state = replace(state, feed=following, depth=each.layer)
         logits, tokens = torch.from_numpy(found["logits"]), None
-        if self.problem.is_span:
+        if self.answer_type.is_span:
             real = torch.from_numpy(state.mask)
             tokens = logits.masked_fill(~real[..., None], LOW)
             logits = summary(tokens, anywhere(real) if state.marks is None else torch.from_numpy(state.marks))
         uncertainty = torch.from_numpy(found["uncertainty"]) if "uncertainty" in found else None
-        return state, Said(point.number, point.layer, self.problem, logits, uncertainty, tokens=tokens)
+        return state, ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, tokens=tokens)
 
-    def keep(self, state: Afloat, rows: Positions) -> Afloat:
+    def keep(self, state: SegmentState, rows: Positions) -> SegmentState:
         """Go on with these rows, cut to the longest of them."""
         lengths = state.lengths[rows]
         longest = int(lengths.max())
         feed = {name: _some(value, rows, longest) for name, value in state.feed.items()}
         marks = None if state.marks is None else _some(state.marks, rows, longest)
-        return Afloat(feed, _some(state.mask, rows, longest), lengths, state.depth, marks)
+        return SegmentState(feed, _some(state.mask, rows, longest), lengths, state.depth, marks)
 
-    def join(self, states: Sequence[Afloat]) -> Afloat:
+    def join(self, states: Sequence[SegmentState]) -> SegmentState:
         """Go on with all of them, padded to the longest."""
         longest = max(state.mask.shape[1] for state in states)
         names = states[0].feed
@@ -108,7 +108,7 @@ class SegmentStepper:
         mask = np.concatenate([_padded(state.mask, longest) for state in states])
         lengths = np.concatenate([state.lengths for state in states])
         each = [_padded(state.marks, longest) for state in states if state.marks is not None]
-        return Afloat(feed, mask, lengths, states[0].depth, np.concatenate(each) if each else None)
+        return SegmentState(feed, mask, lengths, states[0].depth, np.concatenate(each) if each else None)
 
     # -- what a runner needs beside stepping -----------------------------------------------------
 

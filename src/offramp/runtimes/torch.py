@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.answers.span import LOW, anywhere, summary
-from offramp.core.stepper import Batch, ExitPoint, Positions, Said
-from offramp.encoders import Family, Inside
+from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions
+from offramp.encoders import EncoderState, Family
 from offramp.model.exits import Exits
 from offramp.model.fingerprint import of_weights
 from offramp.originals.width.gates import Gates
@@ -33,7 +33,7 @@ class TorchStepper:
     family: Family
     encoder: nn.Module
     modules: Exits
-    problem: Problem
+    answer_type: AnswerType
     equilibrium: bool = False
     gates: Gates | None = None
     faithful: bool = False  # a question's padding counts in its loss, as the originals have it
@@ -47,13 +47,13 @@ class TorchStepper:
         """The layers whose heads were never trained."""
         return self.modules.untrained()
 
-    def embed(self, batch: Batch) -> Inside:
+    def embed(self, batch: Batch) -> EncoderState:
         """Embed a batch, its padding cut to the longest row."""
         width = None if self.gates is None else self.gates.width
         pad_to = None if width is None or width.first == "real" else width.pad_to or 0
-        return self.family.start(self.encoder, batch, pad_to, cut=not (self.faithful and self.problem.is_span))
+        return self.family.start(self.encoder, batch, pad_to, cut=not (self.faithful and self.answer_type.is_span))
 
-    def advance(self, state: Inside, point: ExitPoint) -> tuple[Inside, Said]:
+    def advance(self, state: EncoderState, point: ExitPoint) -> tuple[EncoderState, ExitOutput]:
         """Run the layers up to the exit and let its head answer."""
         if self.gates is None:
             state = self.family.step(self.encoder, state, point.layer)
@@ -64,14 +64,14 @@ class TorchStepper:
             state = replace(state, hidden=scale_gradient(state.hidden, 1 / (deeper + 1)))
         logits, uncertainty = self.ask(state, point)
         tokens = None
-        if self.problem.is_span:
+        if self.answer_type.is_span:
             logits, tokens = self._spans(logits, state)
-        said = Said(point.number, point.layer, self.problem, logits, uncertainty, state.kept, tokens)
+        said = ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, state.kept, tokens)
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, said
 
-    def ask(self, state: Inside, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
+    def ask(self, state: EncoderState, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
         """What an exit's head says of the rows that stand behind its layer, and LTE of that."""
         head = self.modules.at(point)
         shared = self.modules["shared"] if self.modules.shares_pooler[point.number - 1] else None
@@ -80,10 +80,10 @@ class TorchStepper:
             return head(features), None
         # on the last layer BERxiT's LTE reads the ramp's pooler
         judged = features if head.ramp is None else head.ramp.features(state)
-        judged = judged[:, 0] if self.problem.is_span else judged
+        judged = judged[:, 0] if self.answer_type.is_span else judged
         return head(features), torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
 
-    def _spans(self, tokens: Tensor, state: Inside) -> tuple[Tensor, Tensor]:
+    def _spans(self, tokens: Tensor, state: EncoderState) -> tuple[Tensor, Tensor]:
         """What policies see of a row's tokens, and the tokens, padding hidden; in training these alone."""
         if not self.faithful:
             tokens = tokens.masked_fill(~state.real[..., None], LOW)
@@ -91,11 +91,11 @@ class TorchStepper:
             return tokens, tokens
         return summary(tokens, anywhere(state.real) if state.marks is None else state.marks), tokens
 
-    def keep(self, state: Inside, rows: Positions) -> Inside:
+    def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
         """Go on with these rows, cut to the longest of them."""
         return self.family.keep(state, rows)
 
-    def join(self, states: Sequence[Inside]) -> Inside:
+    def join(self, states: Sequence[EncoderState]) -> EncoderState:
         """Go on with the rows of all of them, padded to the longest."""
         return self.family.join(self.encoder, states)
 
@@ -151,7 +151,7 @@ class TorchStepper:
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         head = self.modules.at(self.exits[-1])
         shared = self.modules["shared"] if self.modules.shares_pooler[-1] else None
-        return head(head.features(Inside(hidden, None, weights, None), shared))
+        return head(head.features(EncoderState(hidden, None, weights, None), shared))
 
 
 class _Scale(torch.autograd.Function):

@@ -77,7 +77,7 @@ class Routes:
 
     async def ask(self, texts: Sequence[Text], wanted: Parameters, truncate: bool, call: Call) -> Replied:
         """Tokenise beside the loop, wait for the engine."""
-        if self.config.problem.is_span:
+        if self.config.answer_type.is_span:
             raise Problem(400, "validation", "This model answers questions: POST /answer.")
         if not texts:
             raise Problem(400, "empty", "There is no text.")
@@ -132,7 +132,7 @@ class Call:
 
 def _add_answers(app: FastAPI, routes: Routes) -> None:
     config = routes.config
-    of_texts = not config.problem.is_span
+    of_texts = not config.answer_type.is_span
 
     @app.post("/", summary="Hugging Face's text classification", include_in_schema=of_texts)
     async def hub(body: Hub, request: Request, response: Response) -> list[list[dict[str, Any]]]:
@@ -168,7 +168,7 @@ def _add_answers(app: FastAPI, routes: Routes) -> None:
         return made | {"model": body.model or routes.options.name, "data": data, "usage": usage}
 
     @app.post(
-        "/v2/models/{model}/infer", summary="Open Inference Protocol", include_in_schema=not config.problem.is_span
+        "/v2/models/{model}/infer", summary="Open Inference Protocol", include_in_schema=not config.answer_type.is_span
     )
     async def infer(model: str, body: Infer, request: Request, response: Response) -> dict[str, Any]:
         known(model, routes.options.name)
@@ -184,9 +184,9 @@ def _add_answers(app: FastAPI, routes: Routes) -> None:
 
     @app.post("/answer", summary="the answer to a question in its context", include_in_schema=not of_texts)
     async def answer(body: Question, request: Request, response: Response) -> dict[str, Any]:
-        if not config.problem.is_span:
+        if not config.answer_type.is_span:
             raise Problem(
-                400, "validation", f"This model answers with {config.problem.title}, not with parts of texts."
+                400, "validation", f"This model answers with {config.answer_type.title}, not with parts of texts."
             )
         if len(body.question) + len(body.context) > LONGEST:
             raise Problem(413, "too_large", f"The question and its context have more than {LONGEST:,} characters.")

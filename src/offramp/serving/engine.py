@@ -227,7 +227,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         texts: list[Any] = ["a text to warm up with", "another one"]
-        if self.runner.config.problem.is_span:
+        if self.runner.config.answer_type.is_span:
             list(self.runner.predict([("a question", "a context")]))
             return
         if self.runner.config.reads_pairs:
@@ -331,10 +331,10 @@ class Engine:
     def _differ(self, tokens: Sequence[Tokenised], early: Sequence[NDArray[np.float32]]) -> Iterable[bool]:
         ids, types = joined(tokens)
         answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(early))), Never())
-        problem = self.runner.config.problem
+        answer_type = self.runner.config.answer_type
         tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
-        late = problem.answers(answered.logits.float().cpu().numpy())
-        return problem.differ(problem.answers(np.stack(early)), late, tolerance)
+        late = answer_type.answers(answered.logits.float().cpu().numpy())
+        return answer_type.differ(answer_type.answers(np.stack(early)), late, tolerance)
 
     def _seen(self, differs: bool) -> None:
         if self.audit is None:

@@ -167,7 +167,9 @@ def texts_of_infer(body: Infer) -> list[Text]:
 def labelled(reply: Replied, config: AdaptiveConfig, raw: bool = False) -> list[list[Spoken]]:
     """Every label of every row, the likeliest first; a regression's value under its one label."""
     logits = torch.from_numpy(reply.logits)
-    rows = reply.logits.tolist() if raw else [scores for _, _, scores in config.problem.write(logits, config.labels)]
+    rows = (
+        reply.logits.tolist() if raw else [scores for _, _, scores in config.answer_type.write(logits, config.labels)]
+    )
     told = []
     for scores in rows:
         each = [Spoken(label=label, score=score) for label, score in zip(config.labels, scores, strict=True)]

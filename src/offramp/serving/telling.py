@@ -125,7 +125,7 @@ def told(engine: Engine, name: str) -> dict[str, Any]:
         "dtype": runner.dtype,
         "threads": runner.stepper.threads,
         "max_length": runner.limit,
-        "problem": runner.config.problem.name,
+        "problem": runner.config.answer_type.name,
         "labels": list(runner.config.labels),
         "layers": runner.config.num_layers,
         "exits": [point.layer for point in runner.stepper.exits],

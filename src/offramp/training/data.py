@@ -50,7 +50,7 @@ def read_data(settings: Settings, answered: tuple[Task, Rows, dict[str, Rows]] |
     inherited = read_hashes(Path(settings.backbone))
     kept, held = hold_out(train, settings.calibration_split, settings.seed, inherited.get("train"))
     data = Data(task, train.take(kept), train.take(held), dev, inherited)
-    if task.problem.is_one_class and len({*map(int, data.train.labels or ())}) < 2:
+    if task.answer_type.is_one_class and len({*map(int, data.train.labels or ())}) < 2:
         raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
     return data
 

@@ -62,16 +62,16 @@ def unlabelled(settings: Settings, recipe: Recipe) -> tuple[Task, Rows, dict[str
         return None
     model = whole_model(recipe.teacher or settings.backbone)
     config = model.config
-    labels = None if config.problem.is_regression else config.labels
+    labels = None if config.answer_type.is_regression else config.labels
     texts = {split: list(read_texts(_source(file, settings))) for split, file in files.items()}
     if not all(texts.values()):
         raise BadInput(f"{files['train'] if not texts['train'] else files['dev']} holds no text.")
-    metrics = (config.problem.metric,) if config.problem.is_regression else (AGREEMENT,)
+    metrics = (config.answer_type.metric,) if config.answer_type.is_regression else (AGREEMENT,)
     inputs = _inputs(texts["train"], settings)
-    task = Task("own", metrics, labels, multi_label=config.problem is MULTI_LABEL, inputs=inputs)
+    task = Task("own", metrics, labels, multi_label=config.answer_type is MULTI_LABEL, inputs=inputs)
     rows = {}
     for split, some in texts.items():
-        answers = config.problem.answers(model.runner().answer(some, policy="never").logits)
+        answers = config.answer_type.answers(model.runner().answer(some, policy="never").logits)
         rows[split] = Rows(some, answers.tolist())
     return task, rows["train"], {"dev": rows["dev"]}
 
@@ -120,5 +120,5 @@ def run_from_states(
             def tell(share: float, loss: float) -> None:
                 bar.update(int(100 * share) - bar.n)
 
-            imitate(heads, states, model.config.problem, options, tell, labels, recipe.hard)
+            imitate(heads, states, model.config.answer_type, options, tell, labels, recipe.hard)
     return {"updates": updates, "seconds": round(time.time() - began, 1), "resumed": False, "history": []}

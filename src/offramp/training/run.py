@@ -150,7 +150,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         num_layers=settings.num_layers,
         labels=_labels(config, task),
         num_labels=task.num_labels,
-        problem_type=task.problem.name,
+        problem_type=task.answer_type.name,
         lte=recipe.lte,
         fresh_head=settings.fresh_head,
         queries=settings.queries,
@@ -184,7 +184,7 @@ def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
 def _named(model: AdaptiveModel, settings: Settings, task: Task) -> AdaptiveModel:
     """With its classes called as the task calls them."""
     config = model.config
-    names = labels.fit(settings.backbone, config.labels, config.problem, task)
+    names = labels.fit(settings.backbone, config.labels, config.answer_type, task)
     config.id2label = dict(enumerate(names))
     config.label2id = {label: place for place, label in enumerate(names)}
     return model
@@ -249,7 +249,7 @@ class Job:
         wanted = self.settings.max_length or config.max_tokens
         if wanted is not None and wanted > most:
             raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
-        published = WINDOW if config.problem.is_span else self.recipe.published.max_length
+        published = WINDOW if config.answer_type.is_span else self.recipe.published.max_length
         if isinstance(self.recipe, Imitate):  # its teacher's own
             published = most
         return wanted or int(min(published, most, self.model.tokenizer.model_max_length))

@@ -16,7 +16,7 @@ __all__ = ["flat_scores", "per_exit", "table"]
 
 def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
     """Every metric of every exit, shallow to deep; logits are (rows, exits, classes)."""
-    answers = [task.problem.answers(logits[:, place]) for place in range(logits.shape[1])]
+    answers = [task.answer_type.answers(logits[:, place]) for place in range(logits.shape[1])]
     return [score(task.metrics, given, labels) for given in answers]
 
 

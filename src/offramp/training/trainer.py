@@ -82,7 +82,7 @@ class ExitTrainer(Trainer):
         return BatchOutputs(
             [said.raw for said in trained],
             inputs["labels"],
-            self.model.config.problem,
+            self.model.config.answer_type,
             [said.uncertainty for said in trained if said.uncertainty is not None],
             None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
             self.weighing.label_smoothing,

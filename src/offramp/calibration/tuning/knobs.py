@@ -27,7 +27,7 @@ def knob(name: str, trace: Trace, losses: NDArray[Any]) -> Knob:
     """A policy's knob on these rows; `losses` are a row's at each exit."""
     if name != Judged.name:
         return _by_certainty(trace, name)
-    return _by_distance(trace, losses) if trace.problem.is_regression else _by_risk(trace, losses)
+    return _by_distance(trace, losses) if trace.answer_type.is_regression else _by_risk(trace, losses)
 
 
 def _by_certainty(trace: Trace, name: str) -> Knob:

@@ -65,7 +65,7 @@ def tune(
     _check(model, options)
     check_place(folder / options.backend, overwrite=True)
     data, origin = rows_to_calibrate(folder, model.config, given)
-    promise.check(model.config.problem, data.labels is not None)
+    promise.check(model.config.answer_type, data.labels is not None)
     data = unseen(data, texts.seen)
     order = np.random.default_rng(SEED).permutation(len(data.rows))
     few = len(order) // SEARCHED
@@ -76,7 +76,7 @@ def tune(
     best, lines = found_on(making, made, searched, promise, options)
     say("\n".join(lines))
     if best is None:
-        return Tuned((), None, f"No exits keep {promise.about(model.config.problem)} on a quarter of the rows.")
+        return Tuned((), None, f"No exits keep {promise.about(model.config.answer_type)} on a quarter of the rows.")
     layers = tuple(making.points[place].layer for place in best.places)
     return tested_on(Making(model, texts, cut(asked, made, layers), say), best, tested, promise, origin, options)
 
@@ -84,7 +84,7 @@ def tune(
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
     if options.policy not in (AUTO, *TUNABLE):
         raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
-    if model.config.problem.is_span:
+    if model.config.answer_type.is_span:
         raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
     if len(model.exits.points) == 1:
         raise BadValue("This model has no early exit that could be kept or left out.")

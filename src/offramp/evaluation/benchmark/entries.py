@@ -16,7 +16,7 @@ from offramp.core.chunks import Text
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.core.stepper import Batch, ExitPoint
-from offramp.encoders import Inside
+from offramp.encoders import EncoderState
 from offramp.export.folder import runtime_of
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Never, Policy
@@ -94,7 +94,7 @@ def _peer(entry: Entry, model: str, threads: int | None) -> Runner:
     options = {"precision": "bf16"} if entry.dtype == "bfloat16" else {}
     graph = open_graph(Path(str(entry.graph)), threads, **options)
     points = (ExitPoint(1, entry.layers or config.num_layers),)
-    stepper = SegmentStepper(entry.backend, entry.dtype, points, (graph,), config.problem)
+    stepper = SegmentStepper(entry.backend, entry.dtype, points, (graph,), config.answer_type)
     return Runner(model, config, load_tokenizer(model, config, {}), stepper)
 
 
@@ -140,7 +140,7 @@ def _unsorted(runner: Runner, texts: Sequence[Text], size: int) -> Ran:
 
 def _padded(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> Ran:
     """As the originals answered: one row at a time, padded to 128 tokens."""
-    stepper = _Uncut(*(getattr(runner.stepper, name) for name in ("family", "encoder", "modules", "problem")))
+    stepper = _Uncut(*(getattr(runner.stepper, name) for name in ("family", "encoder", "modules", "answer_type")))
 
     def batches() -> Iterator[tuple[NDArray[np.int64], Batch]]:
         for row, text in enumerate(texts):
@@ -154,7 +154,7 @@ def _padded(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) ->
 
 
 class _Uncut(TorchStepper):
-    def embed(self, batch: Batch) -> Inside:
+    def embed(self, batch: Batch) -> EncoderState:
         return self.family.start(self.encoder, batch, cut=False)
 
 

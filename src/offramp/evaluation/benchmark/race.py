@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.core.chunks import Text
 from offramp.evaluation.benchmark.entries import Entry, open_entry
 
@@ -84,17 +84,17 @@ def race(
 class Judge:
     """What answers are compared with: the full model's in float32, and labels where there are some."""
 
-    problem: Problem
+    answer_type: AnswerType
     full: NDArray[Any]
     metric: Any = None  # from answers to a score
 
     def agreement(self, logits: NDArray[Any]) -> float:
         """The share of answers like the full model's."""
-        return 1 - float(self.problem.differ(self.problem.answers(logits), self.full).mean())
+        return 1 - float(self.answer_type.differ(self.answer_type.answers(logits), self.full).mean())
 
     def score(self, logits: NDArray[Any]) -> float | None:
         """The task's."""
-        return None if self.metric is None else float(self.metric(self.problem.answers(logits)))
+        return None if self.metric is None else float(self.metric(self.answer_type.answers(logits)))
 
 
 def _row(entry: Entry, size: int, texts: int, seconds: list[float], calls: list[float], ran: Any, judge: Judge) -> Row:

@@ -85,8 +85,8 @@ def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
         raise BadValue(f"Batches are {', '.join(map(str, options.batches))}; each is at least 1.")
     if options.rounds < 1:
         raise BadValue(f"rounds is {options.rounds}; it is at least 1.")
-    if model.config.problem.is_span or model.config.problem.is_regression:
-        raise BadValue(f"The benchmark compares classes, and this model answers with {model.config.problem.title}.")
+    if model.config.answer_type.is_span or model.config.answer_type.is_regression:
+        raise BadValue(f"The benchmark compares classes, and this model answers with {model.config.answer_type.title}.")
 
 
 def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
@@ -107,12 +107,12 @@ def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
 
 def _judge(model: AdaptiveModel, data: TaskRows) -> Judge:
     full = model.runner().answer(data.rows.texts, policy="never")
-    problem, labels = model.config.problem, data.labels
+    answer_type, labels = model.config.answer_type, data.labels
     metric = None
     if labels is not None and data.metrics:
         chosen = METRICS[data.metrics[0]]
         metric = lambda answers: chosen.compute(answers, labels)  # noqa: E731
-    return Judge(problem, problem.answers(full.logits), metric)
+    return Judge(answer_type, answer_type.answers(full.logits), metric)
 
 
 def _with_memory(

@@ -78,7 +78,7 @@ def describe(runner: Runner) -> dict[str, Any]:
             "hidden_size": config.hidden_size,
             "layers": [point.layer for point in config.exit_points],
             "labels": list(config.labels),
-            "problem": config.problem.name,
+            "problem": config.answer_type.name,
             "faithful": config.faithful,
             "max_length": runner.limit,
             "no_answer": config.no_answer,

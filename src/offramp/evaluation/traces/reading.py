@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from offramp.answers import PROBLEMS
+from offramp.answers import ANSWER_TYPES
 from offramp.errors import BadInput
 from offramp.evaluation.traces.trace import PER_ROW, Trace
 
@@ -82,14 +82,14 @@ def _check_header(file: Path, about: Any) -> None:
     whole = all(type(layer) is int and 1 <= layer <= depth for layer in layers)
     if not layers or not whole or layers != sorted(layers) or layers[-1] != depth:
         raise _broken(file, f"model.layers in its header are {layers!r:.60} of {depth}")
-    if about["model"]["problem"] not in PROBLEMS:
+    if about["model"]["problem"] not in ANSWER_TYPES:
         raise _broken(file, f"model.problem in its header is {about['model']['problem']!r:.40}")
 
 
 def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
     model, logits = about["model"], arrays["logits"]
     rows, exits, classes = len(logits), len(model["layers"]), len(model["labels"])
-    columns = PROBLEMS[model["problem"]].columns(classes)
+    columns = ANSWER_TYPES[model["problem"]].columns(classes)
     shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
     shapes |= dict.fromkeys(("lengths", "hashes", "question"), (rows,)) | {"kept": (rows, model["depth"], 2)}
@@ -112,7 +112,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
 
 def _check_questions(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
     """Windows come in the order of their questions, each of which has some."""
-    if PROBLEMS[about["model"]["problem"]].is_span is not ("question" in arrays):
+    if ANSWER_TYPES[about["model"]["problem"]].is_span is not ("question" in arrays):
         raise _broken(file, "its rows are windows of questions, and it is not of spans, or the other way round")
     if "question" in arrays:
         least = about["model"].get("no_answer", "missing")

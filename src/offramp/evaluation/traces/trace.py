@@ -32,10 +32,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.answers import PROBLEMS, Problem
+from offramp.answers import ANSWER_TYPES, AnswerType
 from offramp.answers.span_answers import answers_of, texts_of
 from offramp.core.loop import run
-from offramp.core.stepper import ExitPoint, Judge, Said, Shape, points_on
+from offramp.core.stepper import ExitOutput, ExitPoint, Judge, Shape, points_on
 from offramp.policies import Policy
 from offramp.runtimes.replay import Replay
 
@@ -86,9 +86,9 @@ class Trace:
         return len(self.logits)
 
     @property
-    def problem(self) -> Problem:
+    def answer_type(self) -> AnswerType:
         """The kind of answer."""
-        return PROBLEMS[self.about["model"]["problem"]]
+        return ANSWER_TYPES[self.about["model"]["problem"]]
 
     @property
     def points(self) -> tuple[ExitPoint, ...]:
@@ -104,7 +104,7 @@ class Trace:
     def shape(self) -> Shape:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
-        return Shape(self.problem, self.logits.shape[-1], self.points, has_lte, faithful, self.judge)
+        return Shape(self.answer_type, self.logits.shape[-1], self.points, has_lte, faithful, self.judge)
 
     # -- answers and costs -----------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Trace:
 
     def _answers(self, logits: Array) -> Array:
         if self.question is None:
-            return self.problem.answers(logits)
+            return self.answer_type.answers(logits)
         if self.contexts is None:
             raise AssertionError("a trace of questions needs their contexts")
         found = answers_of(logits, np.asarray(self.question), self.about["model"]["no_answer"])
@@ -155,14 +155,18 @@ class Trace:
         uncertainty = None if every is None else torch.from_numpy(every[rows].T.copy())
         return Replay(
             [
-                Said(
-                    point.number, point.layer, self.problem, logits[i], None if uncertainty is None else uncertainty[i]
+                ExitOutput(
+                    point.number,
+                    point.layer,
+                    self.answer_type,
+                    logits[i],
+                    None if uncertainty is None else uncertainty[i],
                 )
                 for i, point in enumerate(self.points)
             ]
         )
 
-    def said(self) -> tuple[Said, ...]:
+    def said(self) -> tuple[ExitOutput, ...]:
         """What every exit said about all rows."""
         return tuple(self._only_block.said)
 

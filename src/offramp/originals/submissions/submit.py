@@ -59,7 +59,7 @@ def submit(
     if not folder.exists():
         check_free(folder, overwrite)
     config = runner.config
-    labels = fit(runner.name, config.labels, config.problem, task)
+    labels = fit(runner.name, config.labels, config.answer_type, task)
     policy = config.choose(options.get("policy"), options.pop("threshold", None))
     setting = _setting(policy)
     names = [glue_name(task, split)] if kind == "glue" else elue_files(elue_name(task), setting)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offramp.encoders import Family, Inside
+from offramp.encoders import EncoderState, Family
 from offramp.originals.width.gates import Gates
 from offramp.originals.width.masked import attend, feed, spread
 from offramp.originals.width.parts import Parts
@@ -34,7 +34,9 @@ class Watch:
         self.channel_masks.append(channel_mask)
 
 
-def walk(gates: Gates, family: Family, encoder: Any, inside: Inside, depth: int, watch: Watch | None = None) -> Inside:
+def walk(
+    gates: Gates, family: Family, encoder: Any, inside: EncoderState, depth: int, watch: Watch | None = None
+) -> EncoderState:
     """Run the layers up to `depth`, each row with the heads and channels that its gates keep."""
     width = gates.width
     for index in range(inside.depth, depth):
@@ -96,7 +98,7 @@ def _to_skip(gates: Gates, mask: Tensor) -> Kept | None:
     return kept
 
 
-def _first(inside: Inside) -> Tensor:
+def _first(inside: EncoderState) -> Tensor:
     """What the first layer's heads' gate reads: no token knows the others yet."""
     if inside.first is not None:
         return inside.first

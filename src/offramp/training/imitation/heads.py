@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.errors import BadValue
 from offramp.model.exits import Head
 from offramp.training.imitation.states import States
@@ -44,7 +44,7 @@ def usual_epochs(rows: int) -> int:
 def imitate(
     heads: Sequence[Head],
     states: States,
-    problem: Problem,
+    answer_type: AnswerType,
     options: ImitationOptions,
     tell: Callable[[float, float], None] = lambda share, loss: None,
     labels: Tensor | None = None,
@@ -56,8 +56,10 @@ def imitate(
     """
 
     def asked(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
-        soft = problem.imitation(logits, states.teacher[batch], 1.0, per_row=True)
-        return soft if labels is None or not hard else (1 - hard) * soft + hard * problem.loss(logits, labels[batch])
+        soft = answer_type.imitation(logits, states.teacher[batch], 1.0, per_row=True)
+        return (
+            soft if labels is None or not hard else (1 - hard) * soft + hard * answer_type.loss(logits, labels[batch])
+        )
 
     rows = len(states.lengths)
     epochs = usual_epochs(rows) if options.epochs is None else options.epochs

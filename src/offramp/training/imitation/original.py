@@ -33,7 +33,7 @@ def with_new_exits(name: str, asked: ExitOptions) -> AdaptiveModel:
 
 def _of_theirs(name: str, asked: ExitOptions) -> AdaptiveModel:
     model = AdaptiveModel.from_backbone(name, exits=asked.exits, heads=asked.heads, **_queries(asked))
-    if model.config.problem.is_span:
+    if model.config.answer_type.is_span:
         raise BadModel(f"{name} answers questions; adapt is for classifiers and regressions. See `offramp train`.")
     if model.config.exit_specs[-1].head != "family":
         raise BadModel(
@@ -47,7 +47,7 @@ def _of_ours(name: str, asked: ExitOptions) -> AdaptiveModel:
     """At its full depth; what early exits it had are left out."""
     model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
     config = model.config
-    if config.problem.is_span:
+    if config.answer_type.is_span:
         raise BadModel(f"{name} answers questions; adapt is for classifiers and regressions. See `offramp train`.")
     if config.width is not None or config.ramp is not None or config.faithful:
         raise BadModel(f"{name} has gates or a converted checkpoint's ramp; adapt takes an ordinary model.")

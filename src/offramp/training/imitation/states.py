@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.core.chunks import Text
-from offramp.encoders import Inside
+from offramp.encoders import EncoderState
 from offramp.errors import BadInput
 from offramp.files.writing import writing
 from offramp.model.adaptive import AdaptiveModel
@@ -41,7 +41,7 @@ class States:
         """The same with another model's logits."""
         return replace(self, teacher=teacher)
 
-    def inside(self, rows: NDArray[np.int64]) -> list[Inside]:
+    def inside(self, rows: NDArray[np.int64]) -> list[EncoderState]:
         """Some rows as the heads of the early exits read them, shallow to deep."""
         lengths = self.lengths[rows]
         starts = (np.cumsum(self.lengths) - self.lengths)[rows]
@@ -50,7 +50,7 @@ class States:
         places = starts[:, None] + np.minimum(columns, lengths[:, None] - 1)  # padding repeats the last token
         states = torch.from_numpy(self.values[places]).float()  # (rows, tokens, exits, hidden size)
         weights = (real / real.sum(1, keepdim=True)).unsqueeze(1)
-        return [Inside(hidden, None, weights, None) for hidden in states.unbind(2)]
+        return [EncoderState(hidden, None, weights, None) for hidden in states.unbind(2)]
 
 
 def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, progress: bool | None = None) -> States:

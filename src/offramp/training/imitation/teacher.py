@@ -45,10 +45,10 @@ def logits_of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) ->
 
 def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:
     """Where each of our labels stands among theirs."""
-    if theirs.problem is not ours.problem:
-        raise BadInput(f"{name} answers with {theirs.problem.title}, and this model with {ours.problem.title}.")
+    if theirs.answer_type is not ours.answer_type:
+        raise BadInput(f"{name} answers with {theirs.answer_type.title}, and this model with {ours.answer_type.title}.")
     names, wanted = ([label.casefold() for label in one.labels] for one in (theirs, ours))
-    if ours.problem.is_regression:
+    if ours.answer_type.is_regression:
         return [0]
     if sorted(names) != sorted(wanted):
         raise BadInput(f"{name} answers with {', '.join(theirs.labels)}, and this model with {', '.join(ours.labels)}.")

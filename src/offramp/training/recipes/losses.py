@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers import Problem
+from offramp.answers import AnswerType
 from offramp.originals.width.counting import Terms
 
 __all__ = [
@@ -35,7 +35,7 @@ class BatchOutputs:
 
     logits: Sequence[Tensor]  # L times (rows, classes)
     labels: Tensor  # (rows,) or (rows, labels)
-    problem: Problem
+    answer_type: AnswerType
     uncertainty: Sequence[Tensor] = ()  # L times (rows,)
     weights: Tensor | None = None  # (classes,)
     smoothing: float = 0.0
@@ -43,7 +43,7 @@ class BatchOutputs:
 
     def loss(self, index: int) -> Tensor:
         """One exit's own loss; its index from 0."""
-        return self.problem.loss(self.logits[index], self.labels, self.weights, self.smoothing)
+        return self.answer_type.loss(self.logits[index], self.labels, self.weights, self.smoothing)
 
 
 def last_exit(batch: BatchOutputs) -> Tensor:
@@ -83,7 +83,7 @@ def soft_labels(batch: BatchOutputs, temperature: float, reduction: str = "eleme
     """
     teacher = batch.logits[-1].detach()
     per_row = reduction == "rows"
-    each = [batch.problem.imitation(logits, teacher, temperature, per_row) for logits in batch.logits[:-1]]
+    each = [batch.answer_type.imitation(logits, teacher, temperature, per_row) for logits in batch.logits[:-1]]
     return torch.stack(each).sum()
 
 
@@ -98,7 +98,7 @@ def summed_soft_labels(batch: BatchOutputs, size: int | None = None) -> Tensor:
     A sum over rows grows with the batch beside the mean losses; with `size` it weighs what it would in a batch of
     that many rows, whatever the batch.
     """
-    *early, last = (batch.problem.apart(logits) for logits in batch.logits)
+    *early, last = (batch.answer_type.apart(logits) for logits in batch.logits)
     target = torch.softmax(last.detach(), dim=-1)
     total = torch.stack([functional.cross_entropy(logits, target, reduction="sum") for logits in early]).sum()
     return total if size is None else total * (size / len(batch.logits[-1]))
@@ -108,4 +108,4 @@ def lte(batch: BatchOutputs) -> Tensor:
     """BERxiT's J: the mean over exits and rows of (estimate − how wrong the exit is)²; the features learn, too."""
     estimates = torch.stack(list(batch.uncertainty))  # (L, rows)
     logits = torch.stack([logits.detach() for logits in batch.logits])  # (L, rows, classes)
-    return ((estimates - batch.problem.mistaken(logits, batch.labels)) ** 2).mean()
+    return ((estimates - batch.answer_type.mistaken(logits, batch.labels)) ** 2).mean()
