@@ -27,10 +27,10 @@ from offramp.calibration.run import calibrate
 from offramp.calibration.sequence import fixed_sequence, walk
 from offramp.data.rows import DataOptions, rows_for
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
 from offramp.evaluation.timing import race
 from offramp.evaluation.traces.trace import Trace
+from offramp.policies.grids import grid
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
 RUNS = ("minilm-sst2-joint-quick-heads-42", "mpnet-sst2-joint-quick-heads-42")

@@ -25,7 +25,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from million_lines import make_model, write_lines
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from setting import read_texts
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"

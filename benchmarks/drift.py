@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt_results import CASES, glue, split
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
 BATCH = 20

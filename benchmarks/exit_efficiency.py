@@ -31,7 +31,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 from offramp import AdaptiveModel
 from offramp.core.loop import run
 from offramp.core.stepper import ExitOutput
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Memory, Never, Policy
 from setting import Texts, make_tokenizer, read_texts

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from offramp.data.rows import DataOptions, rows_for
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig
 
 RESULTS = Path(__file__).parent / "results" / "load.json"

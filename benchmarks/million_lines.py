@@ -22,7 +22,7 @@ import torch
 from transformers import BertConfig
 
 from offramp import AdaptiveModel
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Patience
 from setting import make_tokenizer, read_texts

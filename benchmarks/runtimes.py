@@ -33,10 +33,10 @@ from offramp.core.chunks import Text, Tokens
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, rows_for
-from offramp.evaluation.traces.about import cpu_name
-from offramp.export.making import Making
-from offramp.export.options import ExportOptions, Texts
-from offramp.export.texts import texts_for
+from offramp.core.machine import cpu_name
+from offramp.exports.making import Making
+from offramp.exports.options import ExportOptions, Texts
+from offramp.exports.texts import texts_for
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Never
 from offramp.runtimes.segments import SegmentStepper
@@ -220,7 +220,7 @@ def _profile(graph: bytes, batch: dict[str, Any]) -> dict[str, float]:
 
 def one_file(args: argparse.Namespace) -> None:
     """The nested graph against the loop outside, exit for exit, in seconds; and the same from Node."""
-    from offramp.export.one_file import write_one_file
+    from offramp.exports.one_file import write_one_file
     from offramp.runtimes.onnx import OnnxGraph
 
     file, policy = write_one_file(Path(args.model), None)

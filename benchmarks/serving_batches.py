@@ -30,7 +30,7 @@ from offramp.core import loop
 from offramp.core.chunks import Ragged, Tokens
 from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, rows_for
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.policies import Policy
 from offramp.serving.rows import Asked, Ticket, Waiting, alike
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "squad.json"

@@ -20,10 +20,10 @@ import torch
 from offramp import load
 from offramp.data.rows import DataOptions, rows_for
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.grids import grid
 from offramp.evaluation.points import Scorer
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.policies import Vote
+from offramp.policies.grids import grid
 
 POLICIES, LIVE = ("entropy", "confidence", "margin", "patience-confidence", "vote"), 4
 

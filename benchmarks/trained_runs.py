@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from offramp.data import TASKS
 from offramp.data.metrics import score
-from offramp.evaluation.grids import grid
+from offramp.data.tasks import TASKS
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
+from offramp.policies.grids import grid
 from training_results import LIKE_THE_SKETCH, RESULTS, RUNS
 
 USUAL_RATE = LIKE_THE_SKETCH[LIKE_THE_SKETCH.index("--learning-rate") + 1]

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import BertConfig
 
 from offramp import AdaptiveModel
-from offramp.evaluation.traces.about import cpu_name
+from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.originals.width.counting import blocks_of
 from offramp.originals.width.spec import Width

@@ -10,9 +10,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from offramp.data import TASKS
-from offramp.evaluation.grids import grid
+from offramp.data.tasks import TASKS
 from offramp.policies import Entropy, Learned, Patience, Policy
+from offramp.policies.grids import grid
 from offramp.report.figures import COLOURS
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS

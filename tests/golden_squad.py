@@ -14,10 +14,10 @@ import torch
 from transformers import BertTokenizer
 
 from golden_case import Case, Check, claim, same
+from offramp.answers.span_scores import squad_scores
 from offramp.data.questions import Question, read_squad
 from offramp.originals.squad.answers import Rules, answers_of, write_answers
 from offramp.originals.squad.features import Window, all_windows
-from offramp.originals.squad.scores import squad_scores
 
 __all__ = ["checks_of_squad_post"]
 

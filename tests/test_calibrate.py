@@ -16,9 +16,9 @@ from offramp.calibration.risks import Promise, Risk
 from offramp.calibration.sequence import pareto, walk
 from offramp.calibration.temperature import fit_temperatures
 from offramp.cli.main import main
-from offramp.evaluation.grids import grid
 from offramp.evaluation.traces.recording import record
 from offramp.policies import parse
+from offramp.policies.grids import grid
 from offramp.training.holdout import read_hashes
 from tests.calls import fails
 from tests.reviews import rows, write_sts

@@ -16,9 +16,9 @@ from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.core.loop import every_exit, run
 from offramp.errors import BadModel, BadValue
-from offramp.export.one_file import write_one_file
-from offramp.export.options import ExportOptions, Texts
-from offramp.export.run import export
+from offramp.exports.one_file import write_one_file
+from offramp.exports.options import ExportOptions, Texts
+from offramp.exports.run import export
 from offramp.policies import parse
 from tests.tiny import FAMILY_NAMES, WORDS, livelier, random_batch
 
@@ -107,8 +107,8 @@ def test_in_int8_a_batch_is_its_rows(kind, encoders, tmp_path):
 def test_smoothing_moves_outliers_into_the_weights(kind):
     from onnx import TensorProto, helper, numpy_helper
 
-    from offramp.export.int8 import quantise
-    from offramp.export.products import observe
+    from offramp.exports.int8 import quantise
+    from offramp.exports.products import observe
     from offramp.runtimes.onnx import OnnxGraph
 
     rng = np.random.default_rng(0)

@@ -470,7 +470,7 @@ def test_the_very_same_calibration_changes_nothing(place):
 
 
 def test_runtimes_runs(place):
-    from offramp.export.int8 import KINDS
+    from offramp.exports.int8 import KINDS
 
     run_page("runtimes.md", refusing=("calibrate", "tune"))
     assert (place / "my-model" / "onnx" / "model.onnx").is_file()

@@ -17,8 +17,8 @@ from offramp.calibration.risks import Promise
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import calibrate
 from offramp.cli.main import main
-from offramp.data import TASKS
 from offramp.data.rows import DataOptions
+from offramp.data.tasks import TASKS
 from offramp.training.holdout import earlier_rows, read_hashes
 from offramp.training.recipes import make
 from offramp.training.run import _again

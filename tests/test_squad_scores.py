@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from offramp.answers.overlap import exact, f1, normalised
+from offramp.answers.span_scores import squad_scores
 from offramp.data.questions import Gold, Question
 from offramp.errors import BadInput
-from offramp.originals.squad.scores import squad_scores
 
 
 @pytest.mark.parametrize(

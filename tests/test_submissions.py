@@ -8,7 +8,7 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.data import TASKS
+from offramp.data.tasks import TASKS
 from offramp.originals.elue import flops_per_exit
 from tests.calls import fails
 from tests.tiny import LAYERS, adaptive

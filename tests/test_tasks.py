@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from offramp.data import TASKS
 from offramp.data.folder import parse_label, read_split
 from offramp.data.metrics import METRICS, score
+from offramp.data.tasks import TASKS
 from offramp.errors import BadInput, UnknownName
 
 CASE = Path(__file__).parent / "golden" / "elue-data"

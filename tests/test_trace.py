@@ -16,12 +16,12 @@ from offramp import AdaptiveConfig, AdaptiveModel
 from offramp.answers import MULTI_LABEL
 from offramp.core.loop import every_exit
 from offramp.errors import BadInput, CannotWrite
-from offramp.evaluation.grids import SIZE, fitting, grid
 from offramp.evaluation.traces import trace
 from offramp.evaluation.traces.about import check_trace, of_data
 from offramp.evaluation.traces.operations import count_operations
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
+from offramp.policies.grids import SIZE, fitting, grid
 from tests.reviews import rows
 from tests.tiny import CONFIGS, FAMILY_NAMES, LAYERS, adaptive
 

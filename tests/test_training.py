@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
-from offramp.data import Rows
 from offramp.data.hashes import hash_of, hashes_of
+from offramp.data.task import Rows
 from offramp.errors import BadValue
 from offramp.training.examples import Examples, GroupedOrder, Padder
 from offramp.training.holdout import hold_out, read_hashes

@@ -5,7 +5,8 @@ OfframpError
 ├── BadValue        a number or an option that cannot be right
 ├── BadInput        a file, row or text that cannot be read
 ├── BadModel        a folder or checkpoint that is not what it should be
-└── CannotWrite     an output that exists already, a full disk
+├── CannotWrite     an output that exists already, a full disk
+└── MissingExtra    a part of the package whose libraries are not installed (`extras.py`)
 
 The command line prints these without a traceback and ends with code 2. Everything else is our bug.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "UnknownName", "missing_library"]
+__all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "UnknownName"]
 
 
 class OfframpError(Exception):
@@ -50,8 +51,3 @@ class UnknownName(OfframpError, LookupError):
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
         return UnknownName, self.asked
-
-
-def missing_library(what: str, err: ImportError) -> BadValue:
-    """What to say where an extra is not installed."""
-    return BadValue(f"{what} needs more libraries ({err.name}): pip install '.[train]' in a clone of offramp.")

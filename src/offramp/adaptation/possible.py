@@ -8,8 +8,8 @@ import numpy as np
 
 from offramp.calibration.choice import CalibrationOptions, promised
 from offramp.calibration.risks import Promise, Risk
-from offramp.evaluation.grids import grid
 from offramp.evaluation.traces.trace import Trace
+from offramp.policies.grids import grid
 
 __all__ = ["possible"]
 

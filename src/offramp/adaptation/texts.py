@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import MULTI_LABEL
 from offramp.calibration.bounds import rows_needed
 from offramp.calibration.risks import Promise
-from offramp.core.chunks import Text
 from offramp.data.hashes import hashes_of
-from offramp.data.reading import Source, columns_of, read_texts
-from offramp.data.rows import TaskRows
-from offramp.data.task import Rows, Task
+from offramp.data.reading import Text
+from offramp.data.rows import TaskRows, task_of_model
+from offramp.data.task import Rows
 from offramp.errors import BadInput
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["Parts", "read_parts", "read_unlabelled", "task_of"]
+__all__ = ["Parts", "split_texts", "task_of"]
 
 logger = logging.getLogger("offramp")
 
@@ -46,9 +43,8 @@ class Parts:
         )
 
 
-def read_parts(source: Source, promise: Promise, seen: NDArray[np.uint64]) -> Parts:
-    """Read the texts and split them; those that the model was trained on, as far as known, are only learnt from."""
-    texts = read_unlabelled(source)
+def split_texts(texts: list[Text], promise: Promise, seen: NDArray[np.uint64]) -> Parts:
+    """Texts in three parts; those that the model was trained on, as far as known, are only learnt from."""
     hashes = hashes_of(texts)
     _, first = np.unique(hashes, return_index=True)
     if copies := len(texts) - len(first):
@@ -68,20 +64,6 @@ def read_parts(source: Source, promise: Promise, seen: NDArray[np.uint64]) -> Pa
     role = np.where(known | (rank >= tested + chosen), 0, np.where(rank < tested, 2, 1))
     each = [[texts[place] for place in places[role == number]] for number in range(3)]
     return Parts(*each)
-
-
-def read_unlabelled(source: Source) -> list[Text]:
-    """The texts of a file; labels that stand beside them are said not to be used."""
-    if source.file == "-":
-        raise BadInput("The texts are read into three parts; write them into a file instead of standard input.")
-    if "label" in (columns_of(source) or []):
-        logger.warning(
-            "%s has a column label, which is not used: the model's own answers are what is kept.", source.file
-        )
-    texts = list(read_texts(source))
-    if not texts:
-        raise BadInput(f"{source.file} holds no text.")
-    return texts
 
 
 def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -110,8 +92,4 @@ def _check_enough(count: int, promise: Promise) -> None:
 
 def task_of(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:
     """Texts without labels as rows of the model's kind of answer."""
-    labels = None if config.answer_type.is_regression else config.labels
-    metrics: tuple[Any, ...] = (config.answer_type.metric,)
-    return TaskRows(
-        name, Task("own", metrics, labels, multi_label=config.answer_type is MULTI_LABEL), Rows(texts, None)
-    )
+    return TaskRows(name, task_of_model(config, (config.answer_type.metric,)), Rows(texts, None))

@@ -85,13 +85,13 @@ def work_beside(output: Path, about: dict[str, Any], resume: bool, overwrite: bo
     written = json.dumps(about, indent=1, sort_keys=True)
     if resume:
         if not folder.exists():
-            raise BadValue(f"There is nothing to resume: no run for {output} was interrupted. Leave --resume out.")
+            raise BadValue(f"There is nothing to resume: no run for {output} was interrupted. Leave `resume=` out.")
         if (folder / FILE).read_text("utf-8") != written:
             raise BadValue(f"The interrupted run for {output} had another model, other texts or options; start anew.")
         return Work(folder)
     if folder.exists() and not overwrite:
         raise CannotWrite(
-            f"A run for {output} was interrupted, or is at work; give --resume to go on with it, or --overwrite to "
+            f"A run for {output} was interrupted, or is at work; give `resume=True` to go on with it, or `overwrite=True` to "
             "start anew."
         )
     with writing(folder):

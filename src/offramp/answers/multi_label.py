@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,9 @@ class MultiLabel(AnswerType):
     short: ClassVar[str] = "multi-label"
     metric: ClassVar[str] = "f1_micro"
     metrics: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro")
+
+    submissions: ClassVar[tuple[str, ...]] = ()
+    fields: ClassVar[Mapping[str, str]] = {"label": "strings", "score": "float", "exit_layer": "int"}
 
     def alternatives(self, classes: int) -> int:
         """Each label's yes and no."""
@@ -50,9 +53,15 @@ class MultiLabel(AnswerType):
         for row in torch.sigmoid(logits).tolist():
             yield [label for label, p in zip(labels, row, strict=True) if p > 0.5], max(row), row
 
-    def say(self, answer: Any, labels: Sequence[str]) -> str:
+    def format(self, answer: Any, labels: Sequence[str]) -> str:
         """The labels between commas."""
         return ", ".join(label for label, yes in zip(labels, answer, strict=True) if yes) or "none"
+
+    def describe_risk(self, of: str, tolerance: float | None) -> str:
+        """Accuracy is that of the labels, one by one."""
+        if of == "accuracy":
+            return "of the labels wrong beyond the full model's wrong ones"
+        return super().describe_risk(of, tolerance)
 
     def choice(self, logits: Tensor) -> Tensor:
         """The set, (rows, labels)."""
@@ -78,7 +87,7 @@ class MultiLabel(AnswerType):
         """The divergence of each label's yes or no."""
         return divergence(_yes_or_no(logits), _yes_or_no(teacher), temperature, per_row)
 
-    def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The share of labels that are wrong."""
         return ((logits > 0) != labels.bool()).to(logits.dtype).mean(-1)
 

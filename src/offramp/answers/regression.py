@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,8 @@ from offramp.answers.answer_type import AnswerType, Array, Written
 
 __all__ = ["Regression"]
 
+NEAREST = 1e-4  # of two values, in the units of the answer
+
 
 class Regression(AnswerType):
     """The answer is the value; two agree within a tolerance, in the units of the answer."""
@@ -23,7 +25,9 @@ class Regression(AnswerType):
     short: ClassVar[str] = "regression"
     metric: ClassVar[str] = "corr"
     metrics: ClassVar[tuple[str, ...]] = ("corr", "pearson", "spearmanr")
-    is_regression: ClassVar[bool] = True
+    has_labels: ClassVar[bool] = False
+    has_probabilities: ClassVar[bool] = False
+    needs_tolerance: ClassVar[bool] = True
 
     def answers(self, logits: Array) -> Array:
         """Values."""
@@ -46,9 +50,51 @@ class Regression(AnswerType):
         for values in logits.tolist():
             yield None, values[0], values
 
-    def say(self, answer: Any, labels: Sequence[str]) -> str:
+    def format(self, answer: Any, labels: Sequence[str]) -> str:
         """With three decimals."""
         return f"{float(answer):.3f}"
+
+    def same(self, choices: Array, others: Array) -> NDArray[np.bool_]:
+        """To a tenth of the spread."""
+        return np.asarray(np.abs(choices - others).reshape(len(others), -1).max(1) <= np.ptp(others) / 10)
+
+    def is_constant(self, answers: Array) -> bool:
+        """Values are not told apart."""
+        return False
+
+    def label_array(self, labels: Sequence[Any]) -> Array:
+        """Values."""
+        return np.asarray(labels, dtype=np.float64)
+
+    def label_order(self, name: str, theirs: Sequence[str], ours: Sequence[str]) -> list[int]:
+        """There is one output."""
+        return [0]
+
+    def describe_labels(self, labels: Sequence[str]) -> str:
+        """It has none."""
+        return "one number"
+
+    def describe_risk(self, of: str, tolerance: float | None) -> str:
+        """Beyond the tolerance."""
+        if of == "accuracy":
+            return f"answers lost, which are right within {tolerance:g} of the label"
+        return f"answers further than {tolerance:g} from the full model's"
+
+    def log_odds(self, logits: Tensor, memory: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """How near the value is to the exit's before: minus the logarithm of the distance.
+
+        A value has no probability, so this takes the place of its log-odds; the first exit has nothing to compare with.
+        """
+        value = logits[:, 0]
+        if memory is None:
+            return torch.zeros_like(value), {"value": value}
+        return -torch.log((value - memory["value"]).abs() + NEAREST), {"value": value}
+
+    def certainty(self, logits: Array, exits: Array) -> NDArray[np.float64]:
+        """What changes little from exit to exit is certain."""
+        if logits.shape[1] < 2:
+            return np.zeros(len(logits))
+        return np.asarray(-np.abs(np.diff(logits[..., 0], axis=1)).max(1), dtype=np.float64)
 
     def choice(self, logits: Tensor) -> Tensor:
         """The value, (rows, 1)."""
@@ -78,7 +124,7 @@ class Regression(AnswerType):
         """The squared distance to the teacher; the originals cannot do it."""
         return functional.mse_loss(logits, teacher)
 
-    def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
         """|tanh(value − label)|."""
         return (logits.squeeze(-1) - labels.to(logits.dtype).view(-1)).tanh().abs()
 

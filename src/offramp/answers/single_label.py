@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.answers.answer_type import AnswerType, Array, Written
+from offramp.errors import BadInput
 
 __all__ = ["SingleLabel", "divergence"]
 
@@ -48,9 +49,14 @@ class SingleLabel(AnswerType):
         for score, index, row in zip(best.tolist(), which.tolist(), chances.tolist(), strict=True):
             yield labels[index], score, row
 
-    def say(self, answer: Any, labels: Sequence[str]) -> str:
+    def format(self, answer: Any, labels: Sequence[str]) -> str:
         """The class."""
         return labels[int(answer)]
+
+    def check_labels(self, labels: Sequence[Any]) -> None:
+        """Refuse rows of one class."""
+        if len({*map(int, labels)}) < 2:
+            raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
 
     def choice(self, logits: Tensor) -> Tensor:
         """The class, (rows, 1)."""
@@ -77,7 +83,7 @@ class SingleLabel(AnswerType):
         """The divergence from the teacher."""
         return divergence(logits, teacher, temperature, per_row)
 
-    def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
         """1 where the class is wrong."""
         return (logits.argmax(-1) != labels.view(-1)).to(logits.dtype)
 

@@ -1,44 +1,45 @@
 """A span of a context: where the answer starts and where it ends, or that the context has none.
 
-Every exit gives two logits per token, so rows differ in length. What the loop, the policies and traces see of them is a
-summary of fixed size, made where the logits are (`summary`): the best span and how sure it is, and the best starts and
-ends, from which a question's answer is made of its windows. Position 0, the first token, stands for "no answer here".
-
-| columns      |                                                                                     |
-|--------------|-------------------------------------------------------------------------------------|
-| `CHOICE`     | start and end of the likeliest span, both 0 for none: what patience compares          |
-| `ENTROPY` …  | the mean of start's and end's entropy; the span's probability; its lead over the next |
-| `NULL`       | start and end logit of position 0                                                     |
-| `BEST`       | start + end logit of the best span of real tokens, its probability, its start and end |
-| `STARTS` …   | the best starts and their logits, the best ends and theirs; −1: there are no more      |
+A question and its context are read in windows (`span_windows.py`), every exit says of each what `span_summary.py`
+makes of its tokens, and a question's answer is the best of its windows' (`span_answers.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import AnswerType, Array, Written
+from offramp.answers.answer import Answers, Decoding, Endpoint, ModelCard, RowOutputs
+from offramp.answers.answer_type import AnswerType, Array, Encoder, Written
 from offramp.answers.overlap import f1
 from offramp.answers.single_label import divergence
+from offramp.answers.span_answers import SpanAnswers, best_no_answer, best_spans, located, texts_of
+from offramp.answers.span_scores import squad_scores
+from offramp.answers.span_summary import (
+    CHOICE,
+    CONFIDENCE,
+    ENTROPY,
+    LOW,
+    MARGIN,
+    POSITIONS,
+    WIDTH,
+    anywhere,
+    summary,
+)
+from offramp.answers.span_windows import QuestionEncoder
+from offramp.core.batch import EncodedRows
+from offramp.data.questions import Question
+from offramp.errors import BadModel
 
-__all__ = ["BEST", "ENDS", "END_LOGITS", "LONGEST", "LOW", "NBEST", "NULL", "STARTS", "START_LOGITS", "WIDTH", "Span"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-NBEST = 20  # starts and ends that are kept
-LONGEST = 30  # tokens of an answer
-POSITIONS = 512  # that an entropy is spread over at most
-LOW = -1e4  # the logit of what cannot be: finite, and nothing after a softmax
-
-CHOICE, ENTROPY, CONFIDENCE, MARGIN, NULL = slice(0, 2), 2, 3, 4, slice(5, 7)
-BEST = slice(7, 11)
-STARTS, START_LOGITS, ENDS, END_LOGITS = (slice(11 + NBEST * i, 11 + NBEST * (i + 1)) for i in range(4))
-WIDTH = 11 + 4 * NBEST
+__all__ = ["Span"]
 
 
 class Span(AnswerType):
@@ -48,7 +49,38 @@ class Span(AnswerType):
     short: ClassVar[str] = "span"
     metric: ClassVar[str] = "span_f1"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "exact_match")
-    is_span: ClassVar[bool] = True
+    has_labels: ClassVar[bool] = False
+    has_scores: ClassVar[bool] = False
+    per_token: ClassVar[bool] = True
+    several_rows: ClassVar[bool] = True
+    unit: ClassVar[str] = "question"
+    architecture: ClassVar[str] = "ForQuestionAnswering"
+    head_module: ClassVar[str] = "qa_outputs"
+    fixed_labels: ClassVar[tuple[str, ...] | None] = ("start", "end")
+    inputs: ClassVar[tuple[str, ...] | None] = ("question", "context")
+    usual_length: ClassVar[int | None] = 384
+    too_long: ClassVar[str] = "longer contexts are read in windows"
+    submissions: ClassVar[tuple[str, ...]] = ("squad",)
+    fields: ClassVar[Mapping[str, str]] = {
+        "answer": "string",
+        "score": "float",
+        "start": "int",
+        "end": "int",
+        "exit_layer": "int",
+    }
+    card: ClassVar[ModelCard] = ModelCard(
+        "question-answering",
+        "An adaptive model that answers questions",
+        'answer = model.answer("a question", "its context")\nprint(answer.text, answer.score, answer.exit_layer)',
+        "`AutoModelForQuestionAnswering` loads it too,",
+    )
+
+    def check_config(self, labels: int, ramp: str | None) -> None:
+        """Two outputs per token, and no ramp."""
+        if labels != 2:
+            raise BadModel(f"A span has two outputs per token, start and end; `id2label` names {labels}.")
+        if ramp:
+            raise BadModel("`ramp` is of a converted classifier; a model of spans has none.")
 
     def columns(self, classes: int) -> int:
         """Of the summary."""
@@ -58,7 +90,68 @@ class Span(AnswerType):
         """Positions of the longest usual window."""
         return POSITIONS
 
-    # -- the answer: texts, made of windows by `spans.answers` -----------------------------------
+    # -- one end: a question and its context become windows ------------------------------------------
+
+    def encoder(self, tokenizer: PreTrainedTokenizerBase, limit: int, pairs: bool | None = None) -> Encoder:
+        """Windows of the contexts."""
+        return QuestionEncoder(tokenizer, limit)
+
+    def shortest_row(self, special_tokens: int) -> int:
+        """A token of the question and one of the context."""
+        return special_tokens + 2
+
+    def example_for(self, pairs: bool | None) -> Any:
+        """A question."""
+        return "a question", "a context"
+
+    def shared_texts(self, examples: Sequence[Any]) -> list[str]:
+        """A context that was trained on is known with other questions, too."""
+        return [context for _, context in examples]
+
+    def targets(self, rows: EncodedRows, labels: Sequence[Any]) -> Array:
+        """The first right answer's first and last token, both 0 where the window lacks a part of it."""
+        assert rows.marks is not None and rows.begins is not None and rows.ends is not None
+        targets = np.zeros((len(rows), 2), dtype=np.int64)
+        for row, question in enumerate(rows.group):
+            if labels[question]:
+                parts = (column.row(row) for column in (rows.marks, rows.begins, rows.ends))
+                targets[row] = _target(labels[question][0], *parts)
+        return targets
+
+    # -- the other end: texts, made of windows -------------------------------------------------------
+
+    def read(self, logits: Tensor, real: Callable[[], Tensor], marks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """A summary of the tokens' logits, padding hidden."""
+        where = real()
+        tokens = logits.masked_fill(~where[..., None], LOW)
+        return summary(tokens, anywhere(where) if marks is None else marks), tokens
+
+    def locate(self, logits: Array, rows: EncodedRows) -> Array:
+        """The best span's place in characters of its context."""
+        return located(logits, rows)
+
+    def decode(self, outputs: RowOutputs, group: Array | None, examples: Sequence[Any] | None, by: Decoding) -> Answers:
+        """The best span of each question's windows."""
+        assert group is not None and examples is not None, "questions are answered from their windows and contexts"
+        found = best_spans(outputs.logits, group, by.no_answer)
+        deepest = np.maximum.reduceat(outputs.layer, np.flatnonzero(np.diff(group, prepend=-1)))
+        texts = texts_of(found, [example[1] for example in examples])
+        return SpanAnswers(deepest, texts, found.score, found.begin, found.end)
+
+    def model_outputs(self, tokens: Tensor | None, length: int) -> dict[str, Tensor]:
+        """Logits of start and end, as long as the batch came."""
+        if tokens is None:
+            return {}
+        padded = functional.pad(tokens, (0, 0, 0, length - tokens.shape[1]), value=LOW)
+        return {"start_logits": padded[..., 0], "end_logits": padded[..., 1]}
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """`/answer`."""
+        from offramp.answers.question_routes import ROUTES
+
+        return ROUTES
+
+    # -- the answer ----------------------------------------------------------------------------------
 
     def answers(self, logits: Array) -> Array:
         """The best spans of windows, (…, 2): start and end; questions' answers are made elsewhere."""
@@ -80,11 +173,41 @@ class Span(AnswerType):
         """Not of a window alone."""
         raise AssertionError("a question's answer is made of its windows")
 
-    def say(self, answer: Any, labels: Sequence[str]) -> str:
+    def format(self, answer: Any, labels: Sequence[str]) -> str:
         """The text."""
         return str(answer) or "(no answer)"
 
-    # -- leaving ---------------------------------------------------------------------------------
+    def format_label(self, label: Any, labels: Sequence[str]) -> str:
+        """The first right answer."""
+        first = (label or ("",))[0]
+        return self.format(getattr(first, "text", first), labels)
+
+    def label_array(self, labels: Sequence[Any]) -> Array:
+        """The right answers of each question as texts, in an array of tuples."""
+        made = np.empty(len(labels), dtype=object)
+        made[:] = [tuple(gold.text for gold in golds) for golds in labels]
+        return made
+
+    def describe_risk(self, of: str, tolerance: float | None) -> str:
+        """Texts, and F1."""
+        return "of F1 lost" if of == "accuracy" else "answers of another text than the full model's"
+
+    def official_scores(
+        self, answers: Mapping[str, Array], ids: Sequence[str] | None, labels: Sequence[Any] | None
+    ) -> dict[str, dict[str, float]] | None:
+        """SQuAD's own scores, in percent."""
+        if labels is None or ids is None:
+            return None
+        asked = [Question(name, "", "", golds, impossible=not golds) for name, golds in zip(ids, labels, strict=True)]
+        return {name: squad_scores(asked, dict(zip(ids, texts, strict=True))) for name, texts in answers.items()}
+
+    def tuned_scores(
+        self, outputs: RowOutputs, group: Array, examples: Sequence[Any], labels: Array
+    ) -> dict[str, float]:
+        """The best `no_answer` on these rows, and F1 then."""
+        return best_no_answer(outputs.logits, group, [example[1] for example in examples], labels)
+
+    # -- exiting -------------------------------------------------------------------------------------
 
     def choice(self, logits: Tensor) -> Tensor:
         """Start and end, (rows, 2)."""
@@ -126,69 +249,15 @@ class Span(AnswerType):
         """The divergence of start and end; always per row, since padding is no class."""
         return divergence(self.apart(logits), self.apart(teacher), temperature, per_row=True)
 
-    def mistaken(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
         """1 where start or end is wrong; (…, rows) of (…, rows, tokens, 2)."""
         return (logits.argmax(-2) != labels).any(-1).to(logits.dtype)
 
 
-def anywhere(real: Tensor) -> Tensor:
-    """Marks where nobody said where answers may be: at every real token but the first."""
-    marks = 3 * real.long()
-    marks[:, 0] = 0
-    return marks
-
-
-def summary(logits: Tensor, marks: Tensor) -> Tensor:
-    """What an exit says of each row, (rows, WIDTH) in float32; `logits` are (rows, tokens, 2).
-
-    `marks` (rows, tokens): 0 where no answer can be, 1 where one may end, 3 where one may also start. The first token
-    counts in every softmax: it takes what no span gets.
-    """
-    logits = logits.float()
-    if logits.shape[1] < NBEST:
-        logits = functional.pad(logits, (0, 0, 0, NBEST - logits.shape[1]), value=LOW)
-        marks = functional.pad(marks, (0, NBEST - marks.shape[1]))
-    null = logits[:, :1]
-    places, scores, chances, entropies = [], [], [], []
-    for side, bit in ((0, 2), (1, 1)):
-        one = logits[..., side].masked_fill(marks < bit + (bit == 2), LOW)
-        whole = torch.log_softmax(torch.cat([null[..., side], one[:, 1:]], dim=1), dim=1)
-        entropies.append(-(whole.exp() * whole.clamp_min(LOW)).sum(1))
-        best, where = torch.sort(one, dim=1, descending=True, stable=True)
-        best, where = best[:, :NBEST], where[:, :NBEST]
-        chances.append((whole[:, 0], whole.gather(1, where).masked_fill(best <= LOW, LOW)))
-        places.append(where.masked_fill(best <= LOW, -1))
-        scores.append(best)
-    (starts, ends), (null_chance, span_chance) = places, _pairs(chances)
-    possible = (starts[:, :, None] >= 0) & (ends[:, None, :] >= starts[:, :, None])
-    possible &= ends[:, None, :] - starts[:, :, None] < LONGEST
-    log = span_chance.masked_fill(~possible, 2 * LOW).flatten(1)
-    first, second = log.topk(2, dim=1).values.unbind(1)
-    best = log.argmax(1)
-    start, end = starts.gather(1, (best // NBEST)[:, None]), ends.gather(1, (best % NBEST)[:, None])
-    is_span = (first > null_chance)[:, None]
-    choice = torch.where(is_span, torch.cat([start, end], 1), torch.zeros_like(torch.cat([start, end], 1)))
-    likeliest, next_one = torch.maximum(first, null_chance), torch.maximum(second, torch.minimum(first, null_chance))
-    pair = (scores[0][:, :, None] + scores[1][:, None, :]).flatten(1).gather(1, best[:, None])
-    columns = [
-        choice.float(),
-        ((entropies[0] + entropies[1]) / 2).clamp_min(0)[:, None],
-        likeliest.exp()[:, None],
-        (likeliest.exp() - next_one.exp())[:, None],
-        null[:, 0],
-        pair,
-        first.exp()[:, None],
-        start.float(),
-        end.float(),
-        starts.float(),
-        scores[0],
-        ends.float(),
-        scores[1],
-    ]
-    return torch.cat(columns, dim=1)
-
-
-def _pairs(chances: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of no answer, (rows,), and of every pair of the best starts and ends, (rows, NBEST, NBEST)."""
-    (null_start, starts), (null_end, ends) = chances
-    return null_start + null_end, starts[:, :, None] + ends[:, None, :]
+def _target(gold: Any, marks: Array, begins: Array, ends: Array) -> tuple[int, int]:
+    """The first and the last token of an answer in a window that holds all of it; else 0 and 0."""
+    there = np.flatnonzero(marks)
+    if not len(there) or begins[there[0]] > gold.start or ends[there[-1]] < gold.end:
+        return 0, 0
+    inside = there[(ends[there] > gold.start) & (begins[there] < gold.end)]
+    return (int(inside[0]), int(inside[-1])) if len(inside) else (0, 0)

@@ -6,19 +6,15 @@ With windows of few tokens a long answer may not be: it starts where its first t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from offramp.core.chunks import Ragged
+from offramp.core.batch import EncodedRows, Ints, Ragged
 from offramp.errors import BadInput, BadValue
 
-__all__ = ["STRIDE", "WindowMaker", "Windows", "best_context"]
-
-Ints = NDArray[Any]  # whole numbers
+__all__ = ["STRIDE", "QuestionEncoder", "best_context"]
 
 STRIDE = 128  # tokens from one window's start to the next one's
 QUERY = 64  # tokens of a question; the rest is cut off
@@ -28,27 +24,11 @@ EMPTY = np.empty(0, dtype=np.int64)
 SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Windows of some questions, one after the other; `owner` says whose each is, counted from 0."""
+class QuestionEncoder:
+    """Makes windows of questions and their contexts: a tokenizer, and how long a window may be.
 
-    ids: Ragged
-    types: Ragged | None
-    marks: Ragged  # where an answer may end (1), where it may also start (3), else 0
-    begins: Ragged  # where each of these tokens begins in its context, in characters
-    ends: Ragged  # and ends
-    owner: Ints
-
-    def __len__(self) -> int:
-        return len(self.owner)
-
-    def spots(self, rows: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Where spans of tokens stand in their contexts, in characters."""
-        return self.begins.values[self.begins.starts[rows] + starts], self.ends.values[self.ends.starts[rows] + ends]
-
-
-class WindowMaker:
-    """A tokenizer, and how long a window may be."""
+    A row's marks say where an answer may end (1), where it may also start (3), else 0.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, stride: int = STRIDE):
         if not tokenizer.is_fast:
@@ -61,7 +41,7 @@ class WindowMaker:
             least = self.special + 2
             raise BadValue(f"The maximum length is {limit} tokens; a question and its context need at least {least}.")
 
-    def read(self, pairs: Sequence[Any], seen: int = 0) -> Windows:
+    def __call__(self, pairs: Sequence[Any], seen: int = 0) -> EncodedRows:
         """The windows of (question, context) pairs; `seen` pairs came before."""
         found, lengths, counts = [], [], []
         for start in range(0, len(pairs), SLICE):  # what the tokenizer says of a slice is large
@@ -72,7 +52,7 @@ class WindowMaker:
         owner = np.repeat(np.arange(len(pairs)), counts)
         rows, length = np.concatenate([np.zeros((5, 0), np.int32), *found], axis=1), np.concatenate([EMPTY, *lengths])
         ids, types, marks, begins, ends = (Ragged(row, length) for row in rows)
-        return Windows(ids, types if self.has_types else None, marks, begins, ends, owner)
+        return EncodedRows(pairs, ids, types if self.has_types else None, owner, marks, begins, ends)
 
     def _slice(self, pairs: Sequence[Any], seen: int) -> Iterator[tuple[Ints, Ints]]:
         """Of each pair a table of its windows' tokens, and the windows' lengths."""

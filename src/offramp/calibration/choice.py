@@ -18,9 +18,9 @@ from offramp.calibration.sequence import Tested, fixed_sequence, pareto, walk
 from offramp.core.stepper import Shape
 from offramp.errors import BadValue
 from offramp.evaluation.cost import layer_cost
-from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.traces.trace import Trace
-from offramp.policies import Judged, Policy
+from offramp.policies import POLICIES, Judged, Policy
+from offramp.policies.grids import fitting, grid
 
 __all__ = ["AUTO", "SEED", "CalibrationOptions", "fastest", "policies_for", "promised", "shuffled", "too_few"]
 
@@ -34,7 +34,7 @@ def policies_for(name: str, shape: Shape) -> list[str]:
     """The policies to try: the one that was asked for, or the certainty that fits and the judge."""
     if name != AUTO:
         return [name]
-    return [one for one in fitting(with_some_judge(shape)) if one in ("entropy", Judged.name)]
+    return [one for one in fitting(with_some_judge(shape)) if POLICIES[one].automatic]
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,19 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
     if best is None or best.mean_layers >= trace.depth:
         wish = _wish(promise, trace.answer_type)
         return None, evidence | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
-    speedup, words = trace.depth / best.mean_layers, promise.about(trace.answer_type)
+    speedup, words = _speedup(trace.depth, best.mean_layers), promise.about(trace.answer_type)
     sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
-    sentence += f"with `{best.policy}`, which ran {speedup:.2f} × fewer layers there."
+    sentence += f"with `{best.policy}`, which ran {_fewer(speedup)} there."
     return best.policy, evidence | _told(best) | {"speedup": speedup, "sentence": sentence}
+
+
+def _speedup(depth: int, mean_layers: float) -> float | None:
+    """Times fewer layers; None where no layer ran."""
+    return depth / mean_layers if mean_layers else None
+
+
+def _fewer(speedup: float | None) -> str:
+    return "no layers" if speedup is None else f"{speedup:.2f} × fewer layers"
 
 
 def fastest(
@@ -113,7 +122,7 @@ def fastest(
 ) -> Choice:
     """The setting with the most answers like the full model's among those that are fast enough; no promise."""
     if not speed >= 1:
-        raise BadValue(f"speedup is {speed:g}; it is at least 1.")
+        raise BadValue(f"`speedup` is {speed:g}; it is at least 1.")
     settings: list[tuple[float, float, Policy]] = []
     disagreement = Risk(Promise("disagreement", tolerance=tolerance), trace)
     for name in names:
@@ -127,11 +136,12 @@ def fastest(
         return None, {"sentence": f"{speed:g} × fewer layers cannot be had; the most is {most:.2f} ×."}
     agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
     whom = reference or "the full model"
+    times = None if speedup == float("inf") else speedup
     sentence = (
-        f"Chosen for speed, without a promise: `{policy}` ran {speedup:.2f} × fewer layers on "
+        f"Chosen for speed, without a promise: `{policy}` ran {_fewer(times)} on "
         f"{_rows(len(trace), trace.answer_type)} and answered {agreement:.1%} of them as {whom} does."
     )
-    return policy, {"promise": None, "speedup": speedup, "agreement": agreement, "sentence": sentence}
+    return policy, {"promise": None, "speedup": times, "agreement": agreement, "sentence": sentence}
 
 
 def _rows(count: int, answer_type: AnswerType) -> str:
@@ -139,7 +149,7 @@ def _rows(count: int, answer_type: AnswerType) -> str:
 
 
 def _what(answer_type: AnswerType) -> str:
-    return "question" if answer_type.is_span else "row"
+    return answer_type.unit
 
 
 def _wish(promise: Promise, answer_type: AnswerType) -> str:

@@ -13,7 +13,6 @@ from offramp.calibration.risks import Risk
 from offramp.core.stepper import Judge, Shape
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Memory
-from offramp.policies.judged import sureness
 
 __all__ = ["fit", "fit_judge", "signals", "with_some_judge"]
 
@@ -36,8 +35,8 @@ def signals(trace: Trace) -> NDArray[np.float64]:
     """What the judge reads at every early exit, (rows, early exits), as the policy computes it."""
     memory: Memory | None = None
     each = []
-    for said in trace.said()[:-1]:
-        sure, memory = sureness(said, memory)
+    for output in trace.outputs()[:-1]:
+        sure, memory = output.answer_type.log_odds(output.logits.float(), memory)
         each.append(sure.numpy())
     return np.stack(each, 1).astype(np.float64)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import MULTI_LABEL, AnswerType
+from offramp.answers import AnswerType
 from offramp.calibration.bounds import BOUNDS
 from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.evaluation.traces.trace import Replayed, Trace
@@ -60,10 +60,10 @@ class Promise:
         """Refuse rows and models that this promise cannot be about."""
         if self.of == "accuracy" and not labelled:
             raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
-        if answer_type.is_regression and self.tolerance is None:
-            raise BadValue("A regression needs --tolerance: how far off a value may be, in its own units.")
-        if not answer_type.is_regression and self.tolerance is not None:
-            raise BadValue("A tolerance is for regressions, which this model is not; leave it out.")
+        if answer_type.needs_tolerance and self.tolerance is None:
+            raise BadValue("A regression needs `tolerance=`: how far off a value may be, in its own units.")
+        if not answer_type.needs_tolerance and self.tolerance is not None:
+            raise BadValue("This model's answers are compared exactly; leave `tolerance=` out.")
 
     @property
     def level(self) -> float:
@@ -80,15 +80,7 @@ class Promise:
 
     def about(self, answer_type: AnswerType) -> str:
         """The promise in words."""
-        of = RISKS[self.of]
-        if answer_type.is_span:
-            of = "answers of another text than the full model's" if self.of == "disagreement" else "of F1 lost"
-        if answer_type is MULTI_LABEL and self.of == "accuracy":
-            of = "of the labels wrong beyond the full model's wrong ones"
-        if answer_type.is_regression:
-            words = ("answers further than", "from the full model's")
-            words = words if self.of == "disagreement" else ("answers lost, which are right within", "of the label")
-            of = f"{words[0]} {self.tolerance:g} {words[1]}"
+        of = answer_type.describe_risk(self.of, self.tolerance)
         if self.reference is not None:
             of = of.replace("the full model", self.reference)
         return f"at most {100 * self.risk:g} % {of}"

@@ -37,7 +37,7 @@ def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) 
     chosen = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
     if not chosen.any():
         raise BadInput(
-            f"None of the rows that training set aside are in {data.name}; name others with --file or --split."
+            f"None of the rows that training set aside are in {data.name}; name others with `texts=` or `split=`."
         )
     _, first = np.unique(hashes, return_index=True)
     places = np.sort(first[chosen[first]])
@@ -56,7 +56,8 @@ def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dic
             f"{int(seen.sum()):,} of the {len(hashes):,} rows were trained on, the first is {first!r:.60}: "
             "a promise about them says nothing. Leave them out, or use the rows that training set aside."
         )
-    if data.task.spans and np.isin(hashes_of([text[1] for text in data.rows.texts]), roles.get("train", ())).any():
+    shared = data.task.answer_type.shared_texts(data.rows.texts)
+    if shared and np.isin(hashes_of(shared), roles.get("train", ())).any():
         logger.warning(
             "Some of the questions are about contexts that were trained on: the promise is a little too rosy."
         )

@@ -6,7 +6,7 @@ import copy
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,15 @@ from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.grids import fitting, grid
 from offramp.evaluation.traces.trace import Trace
-from offramp.export.folder import keep_policy, read_export
-from offramp.export.texts import unseen
+from offramp.exports.folder import keep_policy, read_export
+from offramp.exports.texts import unseen
 from offramp.files.writing import write_together
 from offramp.model import card
 from offramp.model import guarantee as promises
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
+from offramp.policies.grids import fitting, grid
 from offramp.training.imitation.teacher import called
 
 __all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
@@ -59,7 +59,18 @@ class CalibrationResult:
 
     policy: Policy | None
     sentence: str
-    evidence: dict[str, Any]
+    evidence: dict[str, Any] = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return self.policy is not None
+
+    @property
+    def guarantee(self) -> str | None:
+        """What holds; None without a policy, and where speed was asked for instead."""
+        return self.sentence if self.policy is not None and self.evidence.get("promise") else None
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 def calibrate(
@@ -111,7 +122,7 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
         if options.per_exit:
             check_per_exit(name, shape)
     if options.speedup is not None and options.per_exit:
-        raise BadValue("A speed is sought among one threshold for all exits; leave --per-exit out.")
+        raise BadValue("A speed is sought among one threshold for all exits; leave `per_exit=` out.")
     promise.check(shape.answer_type, labelled)
     if options.temperature and runner.backend != "torch":
         raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
@@ -160,15 +171,19 @@ def _calibrate(
     return CalibrationResult(policy, evidence["sentence"], evidence)
 
 
-def whole_evidence(choice: dict[str, Any], policy: Policy | None, trace: Trace) -> dict[str, Any]:
-    """What a choice rests on, and what it is about."""
+def whole_evidence(
+    choice: dict[str, Any], policy: Policy | None, trace: Trace, called: str | None = None
+) -> dict[str, Any]:
+    """What a choice rests on, and what it is about; `called` is the model's folder, where that is still being made."""
+    model = trace.about["model"] | ({} if called is None else {"name": called})
     return choice | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),
         "seed": SEED,
         "temperatures": None,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **{key: trace.about[key] for key in ("offramp", "model", "data", "machine")},
+        **{key: trace.about[key] for key in ("offramp", "data", "machine")},
+        "model": model,
     }
 
 

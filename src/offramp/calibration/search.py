@@ -7,8 +7,8 @@ import numpy as np
 from offramp.calibration.risks import Risk
 from offramp.core.stepper import Shape
 from offramp.errors import BadValue
-from offramp.evaluation.grids import grid, parameter
-from offramp.policies import Policy
+from offramp.policies import POLICIES, Policy
+from offramp.policies.grids import grid
 
 __all__ = ["check_per_exit", "per_exit"]
 
@@ -18,10 +18,10 @@ STEPS, ROUNDS = 24, 2
 
 def check_per_exit(name: str, shape: Shape) -> None:
     """Refuse policies and models without a threshold for every exit."""
-    if name not in ("entropy", "confidence", "margin", "learned", "patience-confidence"):
-        raise BadValue(f"Policy {name!r} has no threshold per exit; leave --per-exit out.")
+    if not POLICIES[name].per_exit:
+        raise BadValue(f"Policy {name!r} has no threshold per exit; leave `per_exit=` out.")
     if len(shape.exits) == 1:
-        raise BadValue("This model has no early exit to have a threshold; leave --per-exit out.")
+        raise BadValue("This model has no early exit to have a threshold; leave `per_exit=` out.")
 
 
 def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
@@ -29,7 +29,7 @@ def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
     tried = grid(name, shape)
     tried = [tried[place] for place in np.linspace(0, len(tried) - 1, STEPS).astype(int)]
     first = tried[0]
-    values = [parameter(policy) or 0.0 for policy in tried]
+    values = [policy.parameter or 0.0 for policy in tried]
     early = len(shape.exits) - 1
     policies = []
     for price in PRICES:

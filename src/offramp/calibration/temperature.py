@@ -21,14 +21,14 @@ COLD, HOT = 0.05, 20.0
 
 def check_temperatures(answer_type: AnswerType, labelled: bool, faithful: bool) -> None:
     """Refuse rows and models that temperatures cannot be fitted to."""
-    if answer_type.is_regression:
-        raise BadInput("A regression has no probabilities to make warmer or colder; leave --temperature out.")
-    if answer_type.is_span:
-        raise BadInput("Temperatures are for classes, and this model answers with spans; leave --temperature out.")
+    if not answer_type.has_probabilities:
+        raise BadInput("A regression has no probabilities to make warmer or colder; leave `temperature=` out.")
+    if answer_type.per_token:
+        raise BadInput("Temperatures are for classes, and this model answers at tokens; leave `temperature=` out.")
     if not labelled:
-        raise BadInput("A temperature is fitted to labels, and these rows have none; leave --temperature out.")
+        raise BadInput("A temperature is fitted to labels, and these rows have none; leave `temperature=` out.")
     if faithful:
-        raise BadInput("A faithful model's exits stay as the original had them; leave --temperature out.")
+        raise BadInput("A faithful model's exits stay as the original had them; leave `temperature=` out.")
 
 
 def fit_temperatures(trace: Trace) -> NDArray[np.float64]:

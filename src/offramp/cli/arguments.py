@@ -1,20 +1,36 @@
-"""Options that several commands share, with one name and one meaning."""
+"""Options that several commands share, with one name and one meaning, and how a command calls its function."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
-from offramp.errors import BadValue
-from offramp.runtimes.loading import BACKENDS, DTYPES
+from offramp.api.options import arguments_of
+from offramp.policies import TABLE
+from offramp.runtimes import RUNTIMES
 
-if TYPE_CHECKING:
-    from offramp.core.runner import Runner
-
-__all__ = ["add_machine", "add_model", "add_output", "add_policy", "check_threads", "layers", "load", "numbers"]
+__all__ = [
+    "Options",
+    "add_machine",
+    "add_model",
+    "add_output",
+    "add_policy",
+    "call",
+    "counts",
+    "layers",
+    "numbers",
+    "words",
+]
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def call(function: Callable[..., Any], args: argparse.Namespace, **more: Any) -> Any:
+    """The command's function with what was given; options that were not given are the function's own defaults."""
+    given = {name: getattr(args, name) for name in arguments_of(function) if hasattr(args, name)}
+    return function(**given | more)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -25,41 +41,23 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """What a model runs on, and how much of a text it reads."""
     group = parser.add_argument_group("machine")
-    group.add_argument("--backend", choices=BACKENDS, default="torch", help="what runs it: an export, or torch itself")
-    group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (an accelerator where there is one)")
-    group.add_argument("--dtype", choices=DTYPES, help="what it computes in (float32)")
-    group.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
-    length = "tokens of a text, the rest is cut; or of a window (the model's own)"
+    group.add_argument("--backend", choices=list(RUNTIMES), default="torch", help="what runs it (default: torch)")
+    group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (default: an accelerator if available)")
+    group.add_argument("--dtype", choices=DTYPES, help="what it computes in (default: float32)")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as torch chooses)")
+    length = "maximum tokens of a text (or of a window); the rest is cut (default: the model's own)"
     group.add_argument("--max-length", type=int, metavar="N", help=length)
 
 
-def load(args: argparse.Namespace, model: str | None = None) -> Runner:
-    """The model of a command, on the machine that its options name."""
-    from offramp.runtimes.loading import load
-
-    machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
-    return load(model or args.model, **machine)
-
-
-def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that cannot be."""
-    if threads is not None and not 1 <= threads <= 4096:
-        raise BadValue(f"threads is {threads}; it is at least 1.")
-
-
 def add_policy(parser: Options, default: str) -> None:
-    """Who may leave."""
-    parser.add_argument(
-        "--policy",
-        metavar="P",
-        help="who may leave: entropy:0.2, confidence:0.9, margin:0.8, patience:6, patience:3:0.1 (regression), "
-        f"patience-confidence:2:0.3, vote:3, learned:0.1, risk:0.02 (once fitted), layer:6, never ({default})",
-    )
+    """The exit policy."""
+    examples = ", ".join(example for example, _, _ in TABLE.values())
+    parser.add_argument("--policy", metavar="P", help=f"exit policy: {examples} (default: {default})")
 
 
 def add_output(parser: Options, *, required: bool, what: str) -> None:
     """Where a result goes."""
-    parser.add_argument("--output", "-o", metavar="OUT", type=Path, required=required, help=what)
+    parser.add_argument("--output", "-o", metavar="OUT", required=required, help=what)
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
@@ -70,6 +68,21 @@ def numbers(written: str) -> float | tuple[float, ...]:
     return float(written)
 
 
-def layers(written: str) -> list[int]:
-    """Layers between commas."""
-    return [int(one) for one in written.split(",")]
+def several(written: str) -> tuple[float, ...]:
+    """Numbers between commas."""
+    return tuple(float(one) for one in written.split(","))
+
+
+def counts(written: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
+    return tuple(int(one) for one in written.split(","))
+
+
+def words(written: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(written.split(","))
+
+
+def layers(written: str) -> str | list[int]:
+    """Layers between commas, or the word all."""
+    return written if written == "all" else [int(one) for one in written.split(",")]

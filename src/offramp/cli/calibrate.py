@@ -8,12 +8,10 @@ trained on. Ends with 1, and changes nothing, if the promise cannot be kept.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from offramp.cli import arguments
-from offramp.cli.data import add_data, given
+from offramp.cli.data import add_data
 from offramp.cli.streams import say
-from offramp.errors import BadValue, missing_library
 
 EXAMPLES = """\
 examples:
@@ -60,37 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     leaving.add_argument("--per-exit", action="store_true", help="a threshold of its own for every exit, likewise")
     leaving.add_argument("--temperature", action="store_true", help="first fit a temperature per exit on a quarter")
     add_data(parser, "The rows are those that training set aside.")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="a trace of those rows to read, or to record there")
+    parser.add_argument("--trace", metavar="FILE", help="a trace of those rows to read, or to record there")
     arguments.add_machine(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate and say what was promised."""
-    try:
-        from offramp.calibration.risks import Promise
-        from offramp.calibration.run import CalibrationOptions, calibrate, check_folder
-        from offramp.model.card import EVIDENCE
-    except ImportError as err:
-        raise missing_library("Calibrating", err) from err
-    named = {name: getattr(args, name) for name in ("of", "risk", "confidence", "test")}
-    named = {name: value for name, value in named.items() if value is not None}
-    if args.speedup is not None and named:
-        raise BadValue(f"--speedup makes no promise; leave --{next(iter(named))} out.")
-    promise = Promise(**named, tolerance=args.tolerance)
-    options = CalibrationOptions(tuple(args.policy), args.per_exit, args.speedup, args.temperature)
-    check_folder(args.model)
+    """Calibrate and say what holds."""
+    from offramp.api.calibrate import calibrate
+
     kept = (args.model, "config.json") if args.backend == "torch" else (f"{args.model}/{args.backend}", "offramp.json")
-    place = f"The policy is for {'/'.join(kept)}, the evidence for {kept[0]}/{EVIDENCE}."
-    result = calibrate(
-        arguments.load(args),
-        given(args),
-        promise,
-        options,
-        trace_file=args.trace,
-        reference=args.reference,
-        announce=lambda sentence: say(f"{sentence}\n{place}"),  # who cannot be told gets no other model
-    )
-    if result.policy is None:
+    place = f"The policy is for {'/'.join(kept)}, the evidence for {kept[0]}/calibration.json."
+    # who cannot be told gets no other model
+    result = arguments.call(calibrate, args, announce=lambda sentence: say(f"{sentence}\n{place}"))
+    if not result:
         say(f"{result.sentence}\n{args.model} is unchanged.")
         return 1
     return 0

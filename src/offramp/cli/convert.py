@@ -8,7 +8,6 @@ original stores a threshold, so the model never exits until a policy is given.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from offramp.cli import arguments
 from offramp.cli.streams import say
@@ -24,7 +23,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp convert`."""
-    parser.add_argument("source", metavar="SRC", type=Path, help="the original's folder")
+    parser.add_argument("source", metavar="SRC", help="the original's folder")
     arguments.add_output(parser, required=True, what="the model folder to write")
     parser.add_argument(
         "--kind", metavar="K", help="deebert, romebert, berxit, elasticbert, pabee or ebert (from the keys)"
@@ -47,13 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert and say what was noticed."""
-    from offramp.files.writing import check_free
+    from offramp.api.train import convert
 
-    check_free(args.output, args.overwrite)
-    from offramp.originals.convert import ConvertOptions, convert
-
-    options = ConvertOptions(args.layers, args.faithful, args.policy or "never", args.no_answer, args.pad_to)
-    for note in convert(args.source, args.output, kind=args.kind, options=options, overwrite=args.overwrite):
-        say(note, args.output)
-    say(f"Wrote {args.output}.", args.output)
+    say(f"Wrote {arguments.call(convert, args)}.", args.output)
     return 0

@@ -9,12 +9,11 @@ that training set aside are still fresh to calibrate on: `offramp calibrate MODE
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from offramp.cli import arguments
-from offramp.cli.data import add_data, given
+from offramp.cli.data import add_data
 from offramp.cli.streams import say
-from offramp.errors import BadValue, missing_library
+from offramp.runtimes import graph_runtimes
 
 EXAMPLES = """\
 examples:
@@ -28,19 +27,23 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp export`."""
     arguments.add_model(parser)
-    parser.add_argument("--backend", choices=["onnx", "openvino"], default="onnx", help="what shall run it (onnx)")
+    parser.add_argument(
+        "--backend", choices=[one.name for one in graph_runtimes()], default="onnx", help="what shall run it (onnx)"
+    )
     parser.add_argument(
         "--int8",
         choices=["static", "token", "dynamic", "none"],
         help="scales of what goes into products: fixed, from texts; one per token; one per batch, so that a row's "
         "answer depends on its neighbours; none: float32 (the quickest of static and token that keeps the answers)",
     )
-    parser.add_argument("--no-smooth", action="store_true", help="leave outliers of activations where they are")
+    parser.add_argument(
+        "--no-smooth", dest="smooth", action="store_false", help="leave outliers of activations where they are"
+    )
     parser.add_argument("--exits", type=arguments.layers, metavar="L", help="where to cut: 4,8,12 (at every exit)")
     parser.add_argument(
         "--one-file",
         nargs="?",
-        const="",
+        const=True,
         metavar="P",
         help="also write model.onnx, one graph that leaves early by itself in any ONNX Runtime, of the export that is "
         "there; P such as entropy:0.3 or confidence:0.9 (the calibrated policy)",
@@ -51,57 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser, "The rows are those of its training.")
 
 
-def _one_file(args: argparse.Namespace) -> int:
-    from offramp.export.one_file import write_one_file
-
-    file, policy = write_one_file(Path(args.model), args.one_file or None)
-    say(f"Wrote {file}, which leaves by {policy.name}; its metadata tell the threshold {policy}.")
-    return 0
-
-
 def run(args: argparse.Namespace) -> int:
     """Export and say how it answers."""
-    try:
-        from offramp.export.options import ExportOptions
-        from offramp.export.run import export
-        from offramp.export.texts import texts_for
-    except ImportError as err:
-        if err.name in ("onnx", "onnxruntime", "openvino"):
-            raise BadValue(
-                f"Exporting needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp."
-            ) from err
-        raise missing_library("Exporting", err) from err
-    from offramp.model.adaptive import AdaptiveModel
+    from offramp.api.export import export
 
-    if args.one_file is not None and args.backend != "onnx":
-        raise BadValue("--one-file writes an ONNX graph; OpenVINO reads that one, too. Leave --backend out.")
-    arguments.check_threads(args.threads)
-    if args.one_file is not None and (Path(args.model) / "onnx").is_dir() and not args.overwrite:
-        if args.exits or args.int8:
-            raise BadValue(
-                "--exits and --int8 are of a new export, and there is one: give --overwrite, or leave them out."
-            )
-        return _one_file(args)
-    model = AdaptiveModel.from_pretrained(args.model).eval()
-    if args.one_file:
-        from offramp.export.one_file import check_policy
-
-        check_policy(model.config.choose(args.one_file), model.config.answer_type)
-    texts = texts_for(args.model, model.config, given(args))
-    options = ExportOptions(
-        args.backend,
-        args.int8 or "auto",
-        args.exits or "all",
-        not args.no_smooth,
-        args.force,
-        args.overwrite,
-        args.threads,
-    )
-    made = export(model, texts, options, say)
-    if args.one_file is not None:
-        _one_file(args)
+    result = arguments.call(export, args)
+    if result.one_file is not None:
+        say(f"Wrote {result.one_file}, which exits by {result.policy.name}; its metadata tell {result.policy}.")
     say(
-        f"Wrote {args.model}/{args.backend} in {made.precision}; calibrate it: "
+        f"Wrote {result.folder} in {result.precision}; calibrate it: "
         f"offramp calibrate {args.model} --backend {args.backend}"
     )
     return 0

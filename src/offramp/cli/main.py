@@ -16,11 +16,12 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import offramp
 from offramp.cli import streams
-from offramp.errors import OfframpError, UnknownName
+from offramp.cli.wording import as_options, flags_of
+from offramp.errors import BadValue, OfframpError, UnknownName
 
 __all__ = ["main"]
 
@@ -71,12 +72,19 @@ class Parser(argparse.ArgumentParser):
 
 
 class Notes(logging.Handler):
-    """One line on standard error for each note."""
+    """What happened, on standard output; warnings, a line each, on standard error."""
+
+    flags: ClassVar[dict[str, str]] = {}  # the options of the command that runs
+    is_server: ClassVar[bool] = False  # whose log is not its result
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it; work does not end because nobody can read about it."""
+        """Print it; work does not end because nobody can read a warning."""
+        message = as_options(record.getMessage(), self.flags)
+        if record.levelno < logging.WARNING and not self.is_server:
+            streams.say(message)
+            return
         with suppress(OSError):
-            print(f"offramp: {record.getMessage()}", file=sys.stderr, flush=True)
+            print(f"offramp: {message}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"offramp {offramp.__version__}")
+    parsers = {}
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name, summary in COMMANDS.items():
         module = importlib.import_module(f"offramp.cli.{name}")
@@ -101,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run, given=given)
+        parsers[name] = command
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         return _fail(str(UnknownName("command", given[0], COMMANDS)))
     if bare := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, given)), None):
@@ -115,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return streams.printed(0)
+    Notes.flags, Notes.is_server = flags_of(parsers[args.command]), args.command == "serve"
     return _run(args)
 
 
@@ -132,7 +143,7 @@ def _run(args: argparse.Namespace) -> int:
         with streams.stopping():
             code: int = args.run(args)
     except OfframpError as err:
-        return _fail(str(err))
+        return _fail(as_options(str(err), Notes.flags if isinstance(err, BadValue) else _with_sign(Notes.flags)))
     except (streams.Stopped, KeyboardInterrupt) as stop:
         return _fail("stopped.", getattr(stop, "code", 130))
     except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
@@ -152,12 +163,18 @@ def _run(args: argparse.Namespace) -> int:
     return code
 
 
+def _with_sign(flags: dict[str, str]) -> dict[str, str]:
+    """For messages about files: there a bare name in backticks is the file's, not an option."""
+    return {f"{name}=": flag for name, flag in flags.items()}
+
+
 def _listen() -> None:
     """Our notes on standard error, one line each; of the libraries' only their errors."""
     for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY", "DATASETS_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logger = logging.getLogger("offramp")
+    logger.setLevel(logging.INFO)
     if not any(isinstance(handler, Notes) for handler in logger.handlers):
         logger.addHandler(Notes())
 

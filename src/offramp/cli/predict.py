@@ -8,26 +8,12 @@ pair. Answers come in the file's order, as JSON lines or as TSV. Files of any le
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
 
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
 from offramp.cli.streams import say
-from offramp.data.reading import Source, check_file, format_of, read_texts
 from offramp.errors import BadValue
-from offramp.files.writing import check_free, staged_file, writing
-
-if TYPE_CHECKING:
-    from offramp.answers.answer import Answer
-
-COLUMNS = ("label", "score", "exit_layer")  # as `Answer.told` has them
-SPAN_COLUMNS = ("answer", "score", "start", "end", "exit_layer")
 
 EXAMPLES = """\
 examples:
@@ -46,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp predict`."""
     arguments.add_model(parser)
     parser.add_argument(
-        "file", metavar="FILE", nargs="+", help="the texts; - for standard input; on Ray several, or 'data/*.parquet'"
+        "texts", metavar="FILE", nargs="+", help="the texts; - for standard input; on Ray several, or 'data/*.parquet'"
     )
     reading = parser.add_argument_group("reading")
     reading.add_argument("--text-column", metavar="NAME", help="the text (as the model was trained)")
@@ -94,155 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, write."""
-    if args.engine == "ray":
-        return _on_ray(args)
-    for name in ("workers", "address", "id_column"):
-        if getattr(args, name) is not None:
-            raise BadValue(f"--{name.replace('_', '-')} goes with --engine ray; leave it out.")
-    if len(args.file) > 1:
-        raise BadValue(f"{len(args.file)} files are given; name one, or answer all of them with --engine ray.")
-    (args.file,) = args.file
-    if args.format in ("glue", "elue", "squad"):
-        return _submit(args)
-    if args.task is not None or args.split is not None:
-        raise BadValue("--task and --split go with --format glue or elue; leave them out.")
-    kind = args.input_format or format_of(args.file)
-    source = Source(args.file, kind, args.text_column, args.pair_column, has_header=not args.no_header)
-    check_file(source)
-    output: Path | None = None if str(args.output) == "-" else args.output
-    if output is not None:
-        check_free(output, args.overwrite)
-    runner = arguments.load(args)
-    config = runner.config
-    if config.answer_type.is_span and args.file.removesuffix(".gz").endswith(".json"):
-        raise BadValue(f"{args.file}: SQuAD's own files are answered with --format squad and --output, a folder.")
-    inputs = None if config.inputs is None else tuple(config.inputs)
-    answers = runner.stream(
-        read_texts(replace(source, inputs=inputs)),
-        policy=args.policy,
-        threshold=args.threshold,
-        max_layers=args.max_layers,
-        batch_tokens=args.batch_tokens,
-        chunk=args.chunk,
-    )
-    chosen = args.format or ("tsv" if output is not None and output.suffix == ".tsv" else "jsonl")
-    if args.all_scores and config.answer_type.is_span:
-        raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
-    labels = config.labels if args.all_scores else ()
-    written = (chunk.written(config.answer_type, config.labels) for chunk in answers)
-    columns = SPAN_COLUMNS if config.answer_type.is_span else COLUMNS
-    lines = _as_tsv(written, columns, labels) if chosen == "tsv" else _as_json(written, args.all_scores)
-    with nullcontext(sys.stdout) if output is None else staged_file(output, args.overwrite) as file:
-        _write(lines, file, "standard output" if output is None else str(output))
+    from offramp.api.predict import BENCHMARKS, predict
+
+    if args.engine != "ray" and len(args.texts) > 1:
+        raise BadValue(f"{len(args.texts)} files are given; name one, or answer all of them with --engine ray.")
+    files = args.texts if args.engine == "ray" else args.texts[0]
+    to_folder = args.engine == "ray" or args.format in BENCHMARKS
+    output = args.output if to_folder or args.output not in (None, "-") else sys.stdout
+    result = arguments.call(predict, args, texts=files, output=output)
+    if to_folder:
+        say(str(result), args.output)
     return 0
-
-
-def _on_ray(args: argparse.Namespace) -> int:
-    """Any number of files, on any number of machines."""
-    for name in ("format", "task", "split"):
-        if getattr(args, name) is not None:
-            raise BadValue(f"A job on Ray writes Parquet; leave --{name} out.")
-    if args.output is None:
-        raise BadValue("A job on Ray writes a folder of Parquet files; name it with --output.")
-    from offramp.cluster.run import PART, JobOptions, answer_files
-
-    arguments.check_threads(args.threads)
-    machine = {name: getattr(args, name) for name in ("backend", "device", "dtype", "threads", "max_length")}
-    machine["threads"] = args.threads or 1
-    source = Source("", args.input_format or "", args.text_column, args.pair_column, has_header=not args.no_header)
-    options = {name: getattr(args, name) for name in ("policy", "threshold", "max_layers", "batch_tokens")}
-    job = JobOptions(
-        args.file,
-        args.output,
-        source,
-        machine,
-        options,
-        rows=PART if args.chunk is None else args.chunk,
-        id_column=args.id_column,
-        all_scores=args.all_scores,
-        workers=args.workers,
-        address=args.address,
-        overwrite=args.overwrite,
-    )
-    found = answer_files(args.model, job)
-    before = f"; {found.found} of {found.parts} parts were there already" if found.found else ""
-    say(f"{args.output}: {found.rows:,} rows answered in {found.parts - found.found} parts{before}.", args.output)
-    return 0
-
-
-def _submit(args: argparse.Namespace) -> int:
-    """The files of a benchmark."""
-    squad = args.format == "squad"
-    if squad and (args.task is not None or args.split is not None):
-        raise BadValue("--task and --split go with --format glue or elue; leave them out.")
-    if args.output is None or (args.task is None and not squad):
-        raise BadValue(
-            f"--format {args.format} needs {'' if squad else '--task, and '}--output, a folder for its files."
-        )
-    for name in ("text_column", "pair_column", "input_format", "no_header", "all_scores", "chunk"):
-        if getattr(args, name):
-            raise BadValue(
-                f"--format {args.format} knows the official file's form and its own; "
-                f"leave --{name.replace('_', '-')} out."
-            )
-    if args.file == "-":
-        raise BadValue(f"--format {args.format} reads the official file; name it instead of -.")
-    runner = arguments.load(args)
-    if squad is not runner.config.answer_type.is_span:
-        raise BadValue(
-            f"{runner.name} answers with {runner.config.answer_type.title}; --format {args.format} is for others."
-        )
-    options = {"policy": args.policy, "threshold": args.threshold, "max_layers": args.max_layers}
-    options["batch_tokens"] = args.batch_tokens
-    if squad:
-        from offramp.originals.squad.submission import write_squad
-
-        files = write_squad(runner, Path(args.file), args.output, overwrite=args.overwrite, **options)
-    else:
-        from offramp.originals.submissions.submit import submit
-
-        place = {"split": args.split, "overwrite": args.overwrite}
-        files = submit(runner, args.format, args.task, Path(args.file), args.output, **place, **options)
-    say("\n".join(map(str, files)), args.output)
-    return 0
-
-
-def _as_json(chunks: Iterable[Iterable[Answer]], all_scores: bool) -> Iterator[list[str]]:
-    for answers in chunks:
-        yield [_json_line(answer, all_scores) for answer in answers]
-
-
-def _json_line(answer: Answer, all_scores: bool) -> str:
-    row = answer.told()
-    if all_scores:
-        row["scores"] = {label: round(score, 6) for label, score in answer.scores.items()}
-    return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def _as_tsv(
-    chunks: Iterable[Iterable[Answer]], columns: tuple[str, ...], labels: tuple[str, ...]
-) -> Iterator[list[str]]:
-    yield ["\t".join([*columns, *labels]) + "\n"]
-    for answers in chunks:
-        yield [_tsv_line(answer, labels) for answer in answers]
-
-
-def _tsv_line(answer: Answer, labels: tuple[str, ...]) -> str:
-    scores = [f"{answer.scores[name]:.6f}" for name in labels]
-    return "\t".join([*map(_cell, answer.told().values()), *scores]) + "\n"
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(value)
-    if isinstance(value, float):
-        return f"{value:.6f}"
-    return "" if value is None else " ".join(str(value).split())  # a tab or a new line would end it
-
-
-def _write(chunks: Iterator[list[str]], file: TextIO, name: str) -> None:
-    """A chunk's answers are out before the next one's texts are asked for."""
-    for lines in chunks:
-        with writing(name):
-            file.write("".join(lines))
-            file.flush()

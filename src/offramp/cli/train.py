@@ -21,10 +21,10 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
+from offramp.cli import arguments
 from offramp.cli.streams import say
-from offramp.errors import BadValue, missing_library
-from offramp.training.recipes import RECIPES, Recipe, options_of
-from offramp.training.settings import Settings, read_settings
+from offramp.training.recipes import RECIPES, Recipe, options_of, recipe_options
+from offramp.training.settings import Settings
 
 EXAMPLES = """\
 examples:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("backbone", metavar="BACKBONE", nargs="?", help="a folder, or a name on the Hub")
     parser.add_argument("--output", "-o", metavar="OUT", help="the model folder to write")
     start = parser.add_argument_group("starting")
-    start.add_argument("--config", metavar="FILE", type=Path, help="options from a YAML or JSON file; others go before")
+    start.add_argument("--config", metavar="FILE", help="options from a YAML or JSON file; others go before")
     start.add_argument("--resume", action="store_true", help="go on with the run in OUT")
     start.add_argument("--overwrite", action="store_true", help="replace the run in OUT")
     groups: dict[str, argparse._ArgumentGroup] = {}
@@ -54,15 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add(group, one)
     for name, option in recipe_options().items():
         _add_recipe_option(groups["recipe"], name, *option)
-
-
-def recipe_options() -> dict[str, tuple[Field[Any], list[str]]]:
-    """Every option that a recipe declares, and the recipes that have it."""
-    found: dict[str, tuple[Field[Any], list[str]]] = {}
-    for recipe in RECIPES.values():
-        for name, option in options_of(recipe).items():
-            found.setdefault(name, (option, []))[1].append(recipe.name)
-    return found
 
 
 def _add_recipe_option(group: argparse._ArgumentGroup, name: str, option: Field[Any], recipes: list[str]) -> None:
@@ -109,24 +100,20 @@ def _several(written: str) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Collect the settings, train once or once per seed, print the scores."""
+    """Train once or once per seed, print the scores."""
     if args.recipe == "list":
         return _list_recipes()
-    settings = collect(args)
-    try:
-        from offramp.training.run import Result, part, train
-        from offramp.training.seeds import summary, train_seeds
-    except ImportError as err:
-        raise missing_library("Training", err) from err
-    try:
-        if settings.seeds is not None:
-            results = train_seeds(settings, resume=args.resume, overwrite=args.overwrite)
-            _tell(summary(settings, results), settings.output)
-        else:
-            result: Result = train(settings, resume=args.resume, overwrite=args.overwrite)
-            _tell(f"{result.table()}\nWrote {result.folder}.", result.folder)
-    finally:
-        part()
+    from offramp.api.train import train
+
+    names = [field.name for field in fields(Settings) if field.name not in ("backbone", "output")]
+    given = {name: getattr(args, name, None) for name in (*names, *recipe_options())}
+    result = arguments.call(train, args, **{name: value for name, value in given.items() if value is not None})
+    if isinstance(result, list):
+        from offramp.training.seeds import summary
+
+        _tell(summary(Path(args.output), result), args.output)
+    else:
+        _tell(f"{result.table()}\nWrote {result.folder}.", result.folder)
     return 0
 
 
@@ -134,27 +121,6 @@ def _tell(text: str, written: Path | str) -> None:
     """Of several processes the first one speaks."""
     if int(os.environ.get("RANK", "0")) == 0:
         say(text, written)
-
-
-def collect(args: argparse.Namespace) -> Settings:
-    """The file's options, then the command line's on top."""
-    settings: dict[str, Any] = read_settings(args.config) if args.config is not None else {}
-    for field in fields(Settings):
-        given = getattr(args, field.name, None)
-        if given is not None:
-            settings[field.name] = given
-    options = {name: getattr(args, name) for name in recipe_options() if getattr(args, name) is not None}
-    if options:
-        settings["recipe_options"] = dict(settings.get("recipe_options") or {}) | options
-    for name, what in (("backbone", "BACKBONE, the encoder to train"), ("output", "--output, the folder to write")):
-        if name not in settings:
-            raise BadValue(f"Give {what}.")
-    if isinstance(settings.get("exits"), int):
-        settings["exits"] = [settings["exits"]]
-    try:
-        return Settings(**settings)
-    except TypeError as err:
-        raise BadValue(f"An option has the wrong kind of value: {err}.") from err
 
 
 def _list_recipes() -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 
 from offramp.cli import arguments
-from offramp.cli.data import add_data, given
+from offramp.cli.data import add_data
 from offramp.cli.streams import say
-from offramp.errors import BadValue, missing_library
+from offramp.runtimes import graph_runtimes
 
 EXAMPLES = """\
 examples:
@@ -25,7 +25,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp tune`."""
     arguments.add_model(parser)
-    parser.add_argument("--backend", choices=["onnx", "openvino"], default="onnx", help="what shall run it (onnx)")
+    parser.add_argument(
+        "--backend", choices=[one.name for one in graph_runtimes()], default="onnx", help="what shall run it (onnx)"
+    )
     parser.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
     parser.add_argument(
@@ -45,24 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tune and say what was chosen."""
-    try:
-        from offramp.calibration.risks import Promise
-        from offramp.calibration.tuning.run import TuneOptions, tune
-        from offramp.export.texts import texts_for
-        from offramp.model.adaptive import AdaptiveModel
-    except ImportError as err:
-        if err.name in ("onnx", "onnxruntime", "openvino"):
-            raise BadValue(f"Tuning needs {err.name}: pip install '.[{args.backend}]' in a clone of offramp.") from err
-        raise missing_library("Tuning", err) from err
-    if args.batch < 1:
-        raise BadValue(f"batch is {args.batch}; it is at least 1.")
-    arguments.check_threads(args.threads)
-    promise = Promise(args.of, args.risk, args.confidence, tolerance=args.tolerance)
-    config = AdaptiveModel.from_pretrained(args.model).config
-    options = TuneOptions(args.backend, args.policy, args.batch, args.threads)
-    found = tune(args.model, given(args), texts_for(args.model, config, given(args)), promise, options, say)
-    say(found.sentence)
-    if found.policy is None:
-        return 1
-    say(f"Wrote {args.model}/{args.backend} with exits on {', '.join(map(str, found.layers))}.")
-    return 0
+    from offramp.api.export import tune
+
+    result = arguments.call(tune, args)
+    say(str(result))
+    return 0 if result else 1

@@ -41,13 +41,13 @@ class Job:
 OTHERWISE = {  # what to say where a job differs from the one whose answers are there
     "fingerprint": "another model, backend or dtype",
     "policy": "another policy",
-    "max_layers": "another --max-layers",
+    "max_layers": "another `max_layers=`",
     "id_column": "another id column",
     "text_columns": "other columns",
-    "all_scores": "--all-scores or not",
+    "all_scores": "`all_scores=` or not",
     "format": "another format",
-    "has_header": "with or without --no-header",
-    "rows": "another --chunk",
+    "has_header": "with or without `header=False`",
+    "rows": "another `chunk=`",
     "files": "other input files, or they were changed",
 }
 
@@ -119,7 +119,7 @@ def _check_same(folder: Path, job: Job) -> str:
         if not isinstance(kept, dict) or kept.get(field.name) != now[field.name]:
             raise CannotWrite(
                 f"{folder} holds the answers of another job ({OTHERWISE[field.name]}); "
-                "name another folder, or give --overwrite to begin anew."
+                "name another folder, or give `overwrite=True` to begin anew."
             )
     return str(kept.get("token"))
 

@@ -91,7 +91,7 @@ def _library() -> Any:
         import ray
         import ray.data
     except ImportError as err:
-        raise BadValue(f"--engine ray needs {err.name}: pip install '.[ray]' in a clone of offramp.") from err
+        raise BadValue(f"`engine='ray'` needs {err.name}: pip install '.[ray]' in a clone of offramp.") from err
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return ray
@@ -99,9 +99,9 @@ def _library() -> Any:
 
 def _sources(options: JobOptions) -> list[Source]:
     if options.rows < 1:
-        raise BadValue(f"chunk is {options.rows}; it is at least 1.")
+        raise BadValue(f"`chunk` is {options.rows}; it is at least 1.")
     if options.workers is not None and options.workers < 1:
-        raise BadValue(f"workers is {options.workers}; it is at least 1.")
+        raise BadValue(f"`workers` is {options.workers}; it is at least 1.")
     output = options.output.resolve()
     files = [file for file in files_of(options.files) if not Path(file).is_relative_to(output)]  # answers of before
     if not files:
@@ -119,8 +119,7 @@ def _sources(options: JobOptions) -> list[Source]:
 def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[Work, Job]:
     """What the workers need; mistakes are found before any of them is started."""
     config, given = runner.config, options.options
-    if options.all_scores and config.answer_type.is_span:
-        raise BadValue("A span has no labels whose probabilities could be told; leave --all-scores out.")
+    config.answer_type.check_scores(options.all_scores)
     policy = config.choose(given.get("policy"), given.get("threshold"))
     within_budget(runner.stepper.exits, given.get("max_layers"))
     inputs = None if config.inputs is None else tuple(config.inputs)
@@ -165,14 +164,14 @@ def _checked(source: Source) -> list[str] | None:
     columns = columns_of(source)
     if columns is None:
         if source.text_column or source.pair_column:
-            raise BadInput(f"{source.name} has no columns; leave --text-column and --pair-column out.")
+            raise BadInput(f"{source.name} has no columns; leave `text_column=` and `pair_column=` out.")
         if len(source.inputs or ()) == 2:
             raise BadInput(f"{source.name} has no columns; {no_partner(source)}")
         return None
     text, pair = text_columns(source, columns)
     if text is None:
         shown = ", ".join(columns[:20])
-        raise BadInput(f"{source.name} has the columns {shown}; say with --text-column which one holds the text.")
+        raise BadInput(f"{source.name} has the columns {shown}; say with `text_column=` which one holds the text.")
     for name in (text, pair):
         if name is not None and name not in columns:
             raise BadInput(f"{source.name}: {UnknownName('column', name, columns)}")
@@ -237,7 +236,7 @@ def _pooled(ray: Any, work: Work, parts: list[Part], options: JobOptions, thread
     context.print_on_execution_start = False
     largest = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
     if threads > largest:
-        raise BadValue(f"threads is {threads}, and no machine of the cluster has more than {largest} cores.")
+        raise BadValue(f"`threads` is {threads}, and no machine of the cluster has more than {largest} cores.")
     workers = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
     workers = min(workers, len(parts))
     on_gpu = str(options.machine.get("device") or "").startswith("cuda")

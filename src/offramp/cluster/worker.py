@@ -102,11 +102,10 @@ class Worker:
     def _answers(self, part: Part) -> Iterator[tuple[list[Any], Any]]:
         """Chunk by chunk: a packed file may be a part of any length."""
         ids: list[Any] = []
-        config = self.runner.config
         found = self.runner.stream(self._texts(part, ids), progress=False, **self.work.options)
         for answers in found:
             mine, ids[:] = ids[: len(answers)], ids[len(answers) :]
-            yield mine, answers.written(config.answer_type, config.labels)
+            yield mine, answers
 
     def _texts(self, part: Part, ids: list[Any]) -> Iterator[Text]:
         """The part's texts; their ids are noted on the way."""
@@ -140,16 +139,12 @@ class Worker:
 
     def _row(self, name: Any, answer: Any) -> dict[str, Any]:
         scores = answer.scores if self.work.all_scores else {}
-        return {ID: name, **answer.told(), **{f"score_{label}": value for label, value in scores.items()}}
+        return {ID: name, **answer.to_dict(), **{f"score_{label}": value for label, value in scores.items()}}
 
 
 def _schema(pa: Any, work: Work, config: Any) -> Any:
     """The answers' columns, the same in every part."""
-    number = pa.int64() if work.id_is_number else pa.string()
-    if config.answer_type.is_span:
-        kinds = {"answer": pa.string(), "score": pa.float64(), "start": pa.int64(), "end": pa.int64()}
-    else:
-        label = pa.list_(pa.string()) if config.answer_type.name == "multi_label_classification" else pa.string()
-        kinds = {"label": label, "score": pa.float64()}
+    kinds = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
+    columns = {name: kinds[kind] for name, kind in config.answer_type.fields.items()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if work.all_scores else {}
-    return pa.schema({ID: number, **kinds, "exit_layer": pa.int64(), **scores})
+    return pa.schema({ID: pa.int64() if work.id_is_number else pa.string(), **columns, **scores})

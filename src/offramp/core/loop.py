@@ -1,8 +1,7 @@
-"""The only place where rows leave.
+"""The only place where rows exit.
 
-A flight is what is still inside: `start` embeds a batch, `step` takes it to an exit, lets some rows go and keeps the
-rest, `run` repeats that. Flights that stand at the same exit may be joined; whoever does it changes nothing but floats'
-last digits.
+`start` embeds a batch, `step` takes the rows that are still active to an exit, lets some of them exit and keeps the
+rest, `run` repeats that.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.answers.span import LOW
-from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions, Stepper
+from offramp.core.batch import Batch
+from offramp.core.stepper import ExitOutput, ExitPoint, Positions, Stepper
 from offramp.errors import BadValue
-from offramp.policies import Memory, Policy
+from offramp.policies.policy import Memory, Policy
 
 __all__ = [
     "ActiveRows",
@@ -26,43 +25,43 @@ __all__ = [
     "ExitedRows",
     "collect",
     "every_exit",
-    "join",
-    "leaving",
+    "exiting",
     "run",
-    "start",
     "step",
     "within_budget",
 ]
 
 State = TypeVar("State")
 
+HIDDEN = -1e4  # the logit of a token that is padding
+
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Where each row of a batch left, and its answer there, in the batch's order."""
+    """Where each row of a batch exited, and its answer there, in the batch's order."""
 
-    logits: Tensor  # (rows, classes)
+    logits: Tensor  # (rows, columns)
     exit: Tensor  # (rows,), the exit's number, from 1
-    layer: Tensor  # (rows,), the layer that the exit sits on, from 1
-    tokens: Tensor | None = None  # (rows, tokens, 2), of spans: the logits of every token there
+    layer: Tensor  # (rows,), the layer that the exit sits on
+    tokens: Tensor | None = None  # (rows, tokens, outputs), where every token is answered
 
 
 @dataclass(frozen=True)
 class ActiveRows(Generic[State]):
-    """Rows that are still inside, after the exits that they have passed."""
+    """Rows that have not exited yet."""
 
     state: State
-    rows: Positions | None = None  # the caller's numbers of these rows; None: 0, 1, … as in the batch
+    rows: Positions | None = None  # their numbers in the batch; None: 0, 1, …
     memory: Memory | None = None  # what the policy remembers of them
-    passed: int = 0  # the number of the last exit that was asked
+    group: Positions | None = None  # the example that each belongs to
 
 
 @dataclass(frozen=True)
 class ExitedRows:
-    """Rows that left together."""
+    """Rows that exited together."""
 
     rows: Positions | None
-    said: ExitOutput
+    output: ExitOutput
 
 
 def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[ExitPoint, ...]:
@@ -71,115 +70,101 @@ def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[E
         return tuple(exits)
     fitting = tuple(point for point in exits if point.layer <= max_layers)
     if not fitting:
-        raise BadValue(f"max_layers is {max_layers}, but the first exit sits on layer {exits[0].layer}.")
+        raise BadValue(f"`max_layers` is {max_layers}, but the first exit sits on layer {exits[0].layer}.")
     return fitting
 
 
-def start(stepper: Stepper[State], batch: Batch, rows: Positions | None = None) -> ActiveRows[State]:
-    """Embed a batch; `rows` are the numbers that its answers will have (0, 1, …)."""
-    return ActiveRows(stepper.embed(batch), rows)
-
-
 def step(
-    stepper: Stepper[State], flight: ActiveRows[State], point: ExitPoint, policy: Policy, is_last: bool = False
+    stepper: Stepper[State], active: ActiveRows[State], point: ExitPoint, policy: Policy, is_last: bool = False
 ) -> tuple[ActiveRows[State] | None, ExitedRows | None]:
-    """Take a flight to an exit: what is still inside (None: nobody), and who left there (None: nobody).
+    """Take rows to an exit: those that are still active (None: none), and those that exited there (None: none).
 
-    At the last exit everybody leaves and the policy is not asked. The rows that stay are compacted only if somebody
-    left.
+    At the last exit all rows exit and the policy is not asked. The rows that stay are compacted only if some exited.
     """
-    state, said = stepper.advance(flight.state, point)
+    state, output = stepper.advance(active.state, point)
     if is_last:
-        return None, ExitedRows(flight.rows, said)
-    leaves, memory = policy.step(said, flight.memory)
+        return None, ExitedRows(active.rows, output)
+    if policy.sees_groups:
+        output = replace(output, group=_group(active, output))
+    leaves, memory = policy.step(output, active.memory)
     decided = leaves.numpy(force=True)  # the one place where the host waits
     stay = np.flatnonzero(~decided)
     if len(stay) == len(decided):
-        return ActiveRows(state, flight.rows, memory, point.number), None
+        return ActiveRows(state, active.rows, memory, active.group), None
     if len(stay) == 0:
-        return None, ExitedRows(flight.rows, said)
-    leave = np.flatnonzero(decided)
-    gone = _tensor(leave, said.logits)
-    tokens = None if said.tokens is None else said.tokens.index_select(0, gone)
-    left = replace(said, logits=said.logits.index_select(0, gone), uncertainty=None, kept=None, tokens=tokens)
-    landed = ExitedRows(_numbers(flight, leave), left)
+        return None, ExitedRows(active.rows, output)
+    gone = np.flatnonzero(decided)
+    exited = ExitedRows(_numbers(active, gone), output.take(_tensor(gone, output.logits)))
     if memory:
         kept = _tensor(stay, leaves)
         memory = {key: value.index_select(0, kept) for key, value in memory.items()}
-    return ActiveRows(stepper.keep(state, stay), _numbers(flight, stay), memory, point.number), landed
-
-
-def join(stepper: Stepper[State], flights: Sequence[ActiveRows[State]]) -> ActiveRows[State]:
-    """Several flights at the same exit as one; their rows have numbers, which stay theirs."""
-    first, *others = flights
-    if not others:
-        return first
-    if any(flight.passed != first.passed or flight.rows is None for flight in flights):
-        raise AssertionError("flights are joined at the same exit, and their rows have numbers")
-    memory = None
-    if first.memory is not None:
-        memories = [flight.memory or {} for flight in flights]
-        memory = {key: torch.cat([one[key] for one in memories]) for key in first.memory}
-    rows = np.concatenate([flight.rows for flight in flights if flight.rows is not None])
-    return ActiveRows(stepper.join([flight.state for flight in flights]), rows, memory, first.passed)
+    group = None if active.group is None else active.group[stay]
+    return ActiveRows(stepper.keep(state, stay), _numbers(active, stay), memory, group), exited
 
 
 def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> BatchResult:
-    """Take a batch through the exits; after each, rows that the policy lets go leave with its answer."""
-    return collect(list(leaving(stepper, batch, policy, max_layers)))
+    """Take a batch through the exits; after each, the rows that the policy lets go exit with its answer."""
+    return collect(list(exiting(stepper, batch, policy, max_layers)))
 
 
-def leaving(
+def exiting(
     stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None
 ) -> Iterator[ExitedRows]:
-    """The same, group by group, as they leave; the others have not gone on yet."""
+    """The same as `run`, as rows exit: the others have not gone on yet."""
     points = within_budget(stepper.exits, max_layers)
-    flight: ActiveRows[State] | None = start(stepper, batch)
+    active: ActiveRows[State] | None = ActiveRows(stepper.embed(batch), group=batch.group)
     for point in points:
         is_last = point is points[-1]
-        if flight is None:
+        if active is None:
             break
         if is_last or policy.listens(point):
-            flight, group = step(stepper, flight, point, policy, is_last)
-            if group is not None:
-                yield group
+            active, exited = step(stepper, active, point, policy, is_last)
+            if exited is not None:
+                yield exited
 
 
 def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[ExitOutput, ...]:
-    """What every exit says about every row: a full pass in which nobody leaves."""
+    """What every exit answers for every row: a full pass in which no row exits."""
     state = stepper.embed(batch)
     every = []
     for point in stepper.exits:
-        state, said = stepper.advance(state, point)
-        every.append(said)
+        state, output = stepper.advance(state, point)
+        every.append(output)
     return tuple(every)
 
 
-def collect(landed: Sequence[ExitedRows]) -> BatchResult:
-    """Groups that left together, back in the order of their rows' numbers (0, 1, …)."""
-    if len(landed) == 1 and landed[0].rows is None:
-        said, rows = landed[0].said, len(landed[0].said.logits)
-        exits, layers = np.full(rows, said.exit), np.full(rows, said.layer)
-        return BatchResult(said.logits, _tensor(exits, said.logits), _tensor(layers, said.logits), said.tokens)
-    order = np.concatenate([group.rows for group in landed if group.rows is not None])
-    sizes = [len(group.said.logits) for group in landed]
-    left_by = np.empty((2, len(order)), dtype=np.int64)
-    places = [[group.said.exit for group in landed], [group.said.layer for group in landed]]
-    left_by[:, order] = np.repeat(places, sizes, axis=1)
-    logits = torch.cat([group.said.logits for group in landed])
+def collect(exited: Sequence[ExitedRows]) -> BatchResult:
+    """Rows that exited at different exits, back in the batch's order."""
+    if len(exited) == 1 and exited[0].rows is None:
+        output, rows = exited[0].output, len(exited[0].output.logits)
+        exits, layers = np.full(rows, output.exit), np.full(rows, output.layer)
+        return BatchResult(output.logits, _tensor(exits, output.logits), _tensor(layers, output.logits), output.tokens)
+    order = np.concatenate([one.rows for one in exited if one.rows is not None])
+    sizes = [len(one.output.logits) for one in exited]
+    exited_at = np.empty((2, len(order)), dtype=np.int64)
+    places = [[one.output.exit for one in exited], [one.output.layer for one in exited]]
+    exited_at[:, order] = np.repeat(places, sizes, axis=1)
+    logits = torch.cat([one.output.logits for one in exited])
     back = _tensor(order, logits)
     logits = torch.empty_like(logits).index_copy_(0, back, logits)
-    each = [group.said.tokens for group in landed if group.said.tokens is not None]
+    each = [one.output.tokens for one in exited if one.output.tokens is not None]
     tokens = None
     if each:  # rows that stayed were cut to the longest of them
         longest = max(one.shape[1] for one in each)
-        padded = [torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]), value=LOW) for one in each]
+        padded = [torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]), value=HIDDEN) for one in each]
         tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, back, torch.cat(padded))
-    return BatchResult(logits, _tensor(left_by[0], logits), _tensor(left_by[1], logits), tokens)
+    return BatchResult(logits, _tensor(exited_at[0], logits), _tensor(exited_at[1], logits), tokens)
 
 
-def _numbers(flight: ActiveRows[State], places: Positions) -> Positions:
-    return places if flight.rows is None else flight.rows[places]
+def _group(active: ActiveRows[State], output: ExitOutput) -> Tensor:
+    group = np.arange(len(output.logits)) if active.group is None else np.asarray(active.group, dtype=np.int64)
+    if active.group is None and active.rows is not None:
+        group = active.rows
+    return _tensor(group, output.logits)
+
+
+def _numbers(active: ActiveRows[State], places: Positions) -> Positions:
+    return places if active.rows is None else active.rows[places]
 
 
 def _tensor(numbers: Positions, like: Tensor) -> Tensor:

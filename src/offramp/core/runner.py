@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from offramp.answers.answer import Answer, Answers, SpanAnswers
-from offramp.answers.span_answers import answers_of, located, texts_of
-from offramp.answers.span_windows import WindowMaker, Windows
-from offramp.core.chunks import CHUNK, Chunk, Text, Tokens, chunks, padded_tokens
+from offramp.answers.answer import Answer, Answers, RowOutputs, joined
+from offramp.answers.answer_type import Encoder
+from offramp.core.batch import Batch, EncodedRows
+from offramp.core.chunks import CHUNK, Chunk, chunks, padded_tokens
 from offramp.core.loop import run, within_budget
-from offramp.core.stepper import Batch, ExitPoint, Stepper
+from offramp.core.stepper import ExitPoint, Stepper
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.model import fingerprint
 from offramp.model.config import AdaptiveConfig
@@ -91,7 +91,7 @@ class Runner:
             raise BadModel(
                 f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
             )
-        least = self.tokenizer.num_special_tokens_to_add(pair=True) + (2 if self.config.answer_type.is_span else 1)
+        least = self.config.answer_type.shortest_row(self.tokenizer.num_special_tokens_to_add(pair=True))
         if not least <= self.limit <= longest:
             raise BadValue(
                 f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
@@ -131,36 +131,54 @@ class Runner:
 
     def chunks(
         self,
-        texts: Iterable[Text],
+        texts: Iterable[Any],
         batch_tokens: int | None = None,
         progress: bool | None = None,
         quiet: bool = False,
         chunk: int | None = None,
+        together: bool = False,
     ) -> Iterator[Chunk]:
-        """A stream's texts as chunks of batches on this device."""
+        """A stream's examples as chunks of batches on this device; `together`: no group is cut by a batch's end."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
         width = self.config.gating
         if width is not None and width.first == "all" and width.pad_to is None:
             raise BadModel(
                 f"{self.name}: its first gate reads padding, and nothing says how far its training padded rows; "
-                "convert it again with --pad-to, the training's maximum length."
+                "convert it again with `pad_to=`, the training's maximum length."
             )
         budget = padded_tokens(batch_tokens, self.device)
         if chunk is not None and chunk < 1:
-            raise BadValue(f"chunk is {chunk}; it is at least 1.")
-        tokens: Tokens | WindowMaker = Tokens(self.tokenizer, self.limit, self.config.reads_pairs)
-        if self.config.answer_type.is_span:
-            tokens = WindowMaker(self.tokenizer, self.limit)
-        found = chunks(tokens, texts, budget, self.device, progress, quiet, chunk or CHUNK)
+            raise BadValue(f"`chunk` is {chunk}; it is at least 1.")
+        found = chunks(
+            self.encoder(),
+            texts,
+            budget,
+            self.device,
+            pad=self.pad,
+            limit=self.limit,
+            progress=progress,
+            quiet=quiet,
+            size=chunk or CHUNK,
+            together=together,
+        )
         return (self._checked(chunk) for chunk in found)
+
+    def encoder(self) -> Encoder:
+        """What makes rows of examples, as this model reads them."""
+        return self.config.answer_type.encoder(self.tokenizer, self.limit, self.config.reads_pairs)
+
+    @property
+    def pad(self) -> int:
+        """The padding token."""
+        return int(self.tokenizer.pad_token_id or 0)
 
     def _checked(self, chunk: Chunk) -> Chunk:
         """A chunk whose tokens the backbone knows; a tokenizer of another model makes others."""
         backbone = self.config.backbone
         for name, made, pad, size in (
-            ("tokens", chunk.ids, chunk.pad, backbone.vocab_size),
-            ("token types", chunk.types, 0, getattr(backbone, "type_vocab_size", 0)),
+            ("tokens", chunk.rows.ids, chunk.pad, backbone.vocab_size),
+            ("token types", chunk.rows.types, 0, getattr(backbone, "type_vocab_size", 0)),
         ):
             if made is None or not size:  # such a backbone does not read them
                 continue
@@ -174,7 +192,7 @@ class Runner:
 
     def stream(
         self,
-        texts: Iterable[Text],
+        texts: Iterable[Any],
         *,
         policy: str | Policy | None = None,
         threshold: Threshold | None = None,
@@ -182,7 +200,7 @@ class Runner:
         batch_tokens: int | None = None,
         chunk: int | None = None,
         progress: bool | None = None,
-    ) -> Iterator[Answers | SpanAnswers]:
+    ) -> Iterator[Answers]:
         """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here.
 
         A chunk is read whole before its first answer: 4,096 texts, or as many as `chunk` says. With 1 every text is
@@ -191,7 +209,7 @@ class Runner:
         chosen = self.config.choose(policy, threshold)
         *early, last = within_budget(self.stepper.exits, max_layers)
         self.warn_of_untrained([*filter(chosen.listens, early), last])
-        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk)
+        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk, together=chosen.sees_groups)
         return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
 
     def warn_of_untrained(self, points: Sequence[ExitPoint]) -> None:
@@ -205,48 +223,43 @@ class Runner:
                 on,
             )
 
-    def answer(self, texts: Iterable[Text], **options: Any) -> Any:
-        """All answers at once, as arrays (`Answers`, of questions `SpanAnswers`); options are those of `stream`."""
-        found: list[Any] = list(self.stream(texts, **options))
-        if self.config.answer_type.is_span:
-            return SpanAnswers.joined(found)
-        return Answers.joined(found, self.config.num_labels)
+    def answer(self, texts: Iterable[Any], **options: Any) -> Any:
+        """All answers at once, as arrays (see `Answers`); options are those of `stream`."""
+        found = list(self.stream(texts, **options))
+        if found:
+            return joined(found)
+        config = self.config
+        columns, none = config.answer_type.columns(config.num_labels), np.empty(0, np.int64)
+        return config.answer_type.decode(
+            RowOutputs(np.empty((0, columns), np.float32), none, none), none, (), config.decoding
+        )
 
-    def predict(self, texts: Iterable[Text], **options: Any) -> Iterator[Answer]:
+    def predict(self, texts: Iterable[Any], **options: Any) -> Iterator[Answer]:
         """One answer after the other, in the texts' order; options are those of `stream`."""
         found = self.stream(texts, **options)
-        answer_type, labels = self.config.answer_type, self.config.labels
-        return (answer for answers in found for answer in answers.written(answer_type, labels))
+        return (answer for answers in found for answer in answers)
 
-    def outcome(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> tuple[Any, Any, Any]:
-        """What rows left with, at which exit and on which layer, in the chunk's order."""
+    def outputs(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> RowOutputs:
+        """What rows exited with, and where, in the chunk's order."""
         with self.stepper.answering():
             batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
             logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
             places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
-        _check_finite(logits, chunk)
-        exits, layers = places[chunk.back].T
-        return logits[chunk.back], exits, layers
+        back = chunk.back
+        if not np.isfinite(logits).all():
+            row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[back])[0])
+            raise BadInput(
+                f"Text {chunk.first + int(chunk.rows.group[row]) + 1} is answered with NaN or infinity; "
+                "the model is damaged, or its dtype too small."
+            )
+        exits, layers = places[back].T
+        return RowOutputs(logits[back], exits, layers)
 
-    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers | SpanAnswers:
-        logits, exits, layers = self.outcome(chunk, policy, max_layers)
-        if chunk.windows is not None:
-            return self._of_windows(chunk, chunk.windows, logits, layers)
-        return Answers(logits, exits, layers)
+    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers:
+        return self.decode(self.outputs(chunk, policy, max_layers), chunk.rows)
 
-    def _of_windows(self, chunk: Chunk, windows: Windows, summaries: Any, layers: Any) -> SpanAnswers:
-        """Questions' answers, made of their windows'."""
-        found = answers_of(located(summaries, windows), windows.owner, self.config.no_answer)
-        deepest = np.maximum.reduceat(layers, np.flatnonzero(np.diff(windows.owner, prepend=-1)))
-        texts = texts_of(found, [text[1] for text in chunk.texts])
-        return SpanAnswers(texts, found.score, found.begin, found.end, deepest)
-
-
-def _check_finite(logits: Any, chunk: Chunk) -> None:
-    if not np.isfinite(logits).all():
-        row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[chunk.back])[0])
-        row = row if chunk.windows is None else int(chunk.windows.owner[row])
-        raise BadInput(
-            f"Text {chunk.first + row + 1} is answered with NaN or infinity; "
-            "the model is damaged, or its dtype too small."
-        )
+    def decode(self, outputs: RowOutputs, rows: EncodedRows) -> Answers:
+        """The answers to the examples that the rows were made of."""
+        answer_type = self.config.answer_type
+        outputs = replace(outputs, logits=answer_type.locate(outputs.logits, rows))
+        return answer_type.decode(outputs, rows.group, rows.examples, self.config.decoding)

@@ -1,14 +1,14 @@
-"""The seam: what the loop, the policies and the trace know of a model.
+"""The seam: what the loop, the policies and the traces know of a model.
 
-A stepper is a backbone with its exits on one backend. It embeds a batch, advances it to an exit, keeps some of its
-rows, and joins batches that stand at the same exit. What an exit answered is a `ExitOutput`; nobody above sees hidden states.
+A stepper is an encoder with its exits on one runtime. It embeds a batch, advances it to an exit, and keeps some of its
+rows. What an exit answered is an `ExitOutput`; nothing above sees hidden states.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.answers import AnswerType
+from offramp.core.batch import Batch
 
-__all__ = ["Batch", "ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
-
-Batch = Mapping[str, Tensor]
-"""input_ids and attention_mask (rows, length), token_type_ids where the family has them."""
+__all__ = ["ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
 
 Positions = NDArray[np.int64]
 """Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
@@ -33,7 +31,10 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class ExitPoint:
-    """A place where rows may leave: its number and the layer that it sits on, both from 1."""
+    """A place where rows may exit: its number, from 1, and the layer that it sits on.
+
+    Layers are counted from 1; an exit on layer 0 reads the embeddings, before any layer has run.
+    """
 
     number: int
     layer: int
@@ -51,17 +52,33 @@ class ExitOutput:
     """What one exit answered for the rows that reached it."""
 
     exit: int  # its number, from 1
-    layer: int  # the layer that it sits on, from 1
+    layer: int  # the layer that it sits on
     answer_type: AnswerType
-    logits: Tensor  # (rows, classes); of spans their summary
+    logits: Tensor  # (rows, columns); where every token is answered, a summary of that
     uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
     kept: Tensor | None = None  # (rows, layers so far, 2), with gates: the heads and channels that each row ran
-    tokens: Tensor | None = None  # (rows, tokens, 2), of spans: what `logits` are a summary of
+    tokens: Tensor | None = None  # (rows, tokens, outputs), what `logits` are a summary of
+    group: Tensor | None = None  # (rows,), the example that each row belongs to, for policies that look at groups
 
     @property
     def raw(self) -> Tensor:
-        """What a loss takes: the logits, of spans every token's."""
+        """What a loss takes: the logits, or every token's."""
         return self.logits if self.tokens is None else self.tokens
+
+    def take(self, rows: Tensor) -> ExitOutput:
+        """The same for some of the rows."""
+
+        def some(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values.index_select(0, rows)
+
+        return replace(
+            self,
+            logits=self.logits.index_select(0, rows),
+            uncertainty=some(self.uncertainty),
+            kept=some(self.kept),
+            tokens=some(self.tokens),
+            group=some(self.group),
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class Shape:
 
 
 class Stepper(Protocol[State]):
-    """A backbone with its exits: embed, advance, keep, join."""
+    """An encoder with its exits: embed, advance, keep."""
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -94,8 +111,4 @@ class Stepper(Protocol[State]):
 
     def keep(self, state: State, rows: Positions) -> State:
         """Go on with these of the state's rows."""
-        ...
-
-    def join(self, states: Sequence[State]) -> State:
-        """Go on with the rows of several states that stand at the same exit, one after the other."""
         ...

@@ -49,7 +49,7 @@ def _find(task: Task, layout: Layout, data_dir: Path) -> Path:
     raise BadInput(
         f"Task {task.name}: no {task.folder}/{layout.file} in {data_dir}; there are "
         f"{', '.join(there[:8]) or 'no files'}. "
-        "Another file can take its place, --train-file for instance."
+        "Another file can take its place, `train_file=` for instance."
     )
 
 

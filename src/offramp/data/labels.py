@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from offramp.answers import AnswerType
+from offramp.answers import MULTI_LABEL, AnswerType
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
@@ -40,9 +40,9 @@ def fit(model: str, own: Sequence[str], answer_type: AnswerType, task: Task) -> 
 
 def reordered(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:
     """The same rows with classes numbered in another order (RoBERTa's MNLI models have their own)."""
-    if task.labels is None or task.spans or rows.labels is None or tuple(labels) == task.labels:
+    if task.labels is None or not task.answer_type.has_labels or rows.labels is None or tuple(labels) == task.labels:
         return rows
-    if task.multi_label:
+    if task.answer_type is MULTI_LABEL:
         source = [task.labels.index(label) for label in labels]  # where each class comes from
         return replace(rows, labels=[[row[one] for one in source] for row in rows.labels])
     place = [tuple(labels).index(label) for label in task.labels]  # where each class goes

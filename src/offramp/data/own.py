@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, AnswerType
+from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
 from offramp.data.folder import parse_label, unknown_label
 from offramp.data.metrics import METRICS
 from offramp.data.table import Table
@@ -26,7 +26,7 @@ SHOWN = 8  # classes whose counts are told
 def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Task:
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     answer_type = _problem(table, kind)
-    if answer_type.is_regression:
+    if not answer_type.has_labels:
         return Task("own", metrics_of(answer_type, metric, 1), None, inputs=table.inputs)
     is_several = answer_type is MULTI_LABEL
     lists = as_lists(table.labels, table.label_names) if is_several else [[label] for label in table.labels]
@@ -40,10 +40,10 @@ def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Tas
     if len(labels) > MANY and 2 * len(labels) > len(table.labels):
         raise BadInput(
             f"{table.name} has {len(labels):,} classes in {len(table.labels):,} rows ({labels[0]!r}, …): "
-            "is the label in another column? Say which with --label-column, or --problem regression for numbers."
+            "is the label in another column? Say which with `label_column=`, or `problem='regression'` for numbers."
         )
     metrics = metrics_of(answer_type, metric, len(labels))
-    return Task("own", metrics, labels, multi_label=is_several, inputs=table.inputs)
+    return Task("own", metrics, labels, kind=answer_type, inputs=table.inputs)
 
 
 def metrics_of(answer_type: AnswerType, metric: str | None, classes: int) -> tuple[str, ...]:
@@ -58,9 +58,10 @@ def metrics_of(answer_type: AnswerType, metric: str | None, classes: int) -> tup
 def rows_of(table: Table, task: Task) -> Rows:
     """A table's rows with labels as numbers; a label outside the set is named and ends the reading."""
     texts, numbers, unlabelled = [], [], []
-    labels = as_lists(table.labels, table.label_names or task.labels) if task.multi_label else table.labels
+    several = task.answer_type is MULTI_LABEL
+    labels = as_lists(table.labels, table.label_names or task.labels) if several else table.labels
     for row, label in enumerate(labels):
-        if not task.multi_label and is_missing(label, task.labels):
+        if not several and is_missing(label, task.labels):
             unlabelled.append(row)
             continue
         number = _number(label, task, table.label_names)
@@ -82,7 +83,7 @@ def understood(task: Task, rows: Rows) -> str:
     empty = sum(not any(text) for text in rows.texts)  # of a pair: both
     used = f"{len(rows):,} rows used" + (f", {empty:,} of them empty" if empty else "")
     used += f" (pairs of {task.inputs[0]} and {task.inputs[1]})" if len(task.inputs) == 2 else ""
-    if task.spans:
+    if task.answer_type is SPAN:
         without = sum(not golds for golds in rows.labels or [])
         told = f", {without:,} of them without an answer" if task.no_answer else ""
         return f"{task.answer_type.title}; {len(rows):,} questions used{told}"
@@ -90,7 +91,9 @@ def understood(task: Task, rows: Rows) -> str:
         values = rows.labels or [0.0]
         return f"{task.answer_type.title}, values from {min(values):g} to {max(values):g}; {used}"
     numbers = rows.labels or []
-    counts = [sum(row[i] for row in numbers) for i in range(len(task.labels))] if task.multi_label else None
+    counts = (
+        [sum(row[i] for row in numbers) for i in range(len(task.labels))] if task.answer_type is MULTI_LABEL else None
+    )
     single = Counter(numbers) if counts is None else {}
     each = [f"{label} {single.get(i, 0) if counts is None else counts[i]:,}" for i, label in enumerate(task.labels)]
     more = f", … ({len(each)} classes)" if len(each) > SHOWN else ""
@@ -109,8 +112,8 @@ def _problem(table: Table, kind: str) -> AnswerType:
     if mark := looks_joined(table.labels):
         example = next(text for label in table.labels if mark in (text := written(label)))
         raise BadInput(
-            f"{table.name}: labels such as {example!r} look like several in one; give --problem multi-label to take "
-            "them apart, or --problem single-label to take them as they are."
+            f"{table.name}: labels such as {example!r} look like several in one; give `problem='multi-label'` to take "
+            "them apart, or `problem='single-label'` to take them as they are."
         )
     return SINGLE_LABEL
 
@@ -119,7 +122,7 @@ def _number(label: Any, task: Task, names: Sequence[str] | None) -> Any:
     """A label as a model has it: a class's number, 0 and 1 per label, a value; None where it is none of the task's."""
     if task.labels is None:
         return parse_label(written(label), None)
-    if task.multi_label:
+    if task.answer_type is MULTI_LABEL:
         places = [_place(one, task, names) for one in label]
         return None if None in places else [int(place in places) for place in range(len(task.labels))]
     return _place(label, task, names)

@@ -52,7 +52,7 @@ def read_texts(source: Source) -> Iterator[Text]:
         raise UnknownName("format", source.format, FORMATS)
     if source.format == "text" and (source.text_column or source.pair_column):
         raise BadInput(
-            f"{source.name} is read as plain text, which has no columns; give --input-format tsv, csv or jsonl."
+            f"{source.name} is read as plain text, which has no columns; give `input_format='tsv'`, csv or jsonl."
         )
     check_file(source)
     if source.format == "text" and len(source.inputs or ()) == 2:
@@ -210,7 +210,7 @@ def _columns(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
     text, pair = text_columns(source, header)
     if text is None:
         raise BadInput(
-            f"{source.name} has the columns {listed(header)}; say with --text-column which one holds the text."
+            f"{source.name} has the columns {listed(header)}; say with `text_column=` which one holds the text."
         )
     for name in (text, pair):
         if name is not None and name not in header:
@@ -272,7 +272,7 @@ def text_of(source: Source, line: int, row: Any) -> Text:
         raise source.at(line, "expected an object with a text field.")
     text, pair = text_columns(source, row)
     if text is None:
-        raise source.at(line, f"the fields are {listed(row)}; say with --text-column which one holds the text.")
+        raise source.at(line, f"the fields are {listed(row)}; say with `text_column=` which one holds the text.")
     if pair is None and len(source.inputs or ()) == 2:
         raise source.at(line, f"the fields are {listed(row)}; {no_partner(source)}")
     first = _field(source, line, row, text)

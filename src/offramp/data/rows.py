@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import MULTI_LABEL
-from offramp.answers.span_answers import golds_of
-from offramp.data import TASKS, Rows, Task
+from offramp.answers import SPAN
+from offramp.data.given import Given
 from offramp.data.labels import fit, reordered
 from offramp.data.own import metrics_of, rows_of
 from offramp.data.reading import Source, columns_of, format_of, read_texts
 from offramp.data.source import USUAL_TEXT
 from offramp.data.split import Where, task_rows
-from offramp.data.table import Columns, read_hub, read_table
+from offramp.data.table import Columns, Table, read_hub, read_table, table_of
+from offramp.data.task import Rows, Task
+from offramp.data.tasks import TASKS
 from offramp.data.trained import data_of_training
 from offramp.errors import BadInput, BadValue
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["DataOptions", "TaskRows", "rows_for"]
+__all__ = ["DataOptions", "TaskRows", "rows_for", "task_of_model"]
 
 logger = logging.getLogger("offramp")
 
@@ -39,6 +40,7 @@ class DataOptions:
     dataset: str | None = None
     dataset_config: str | None = None
     file: str | None = None  # takes the split's place
+    memory: Given | None = None  # rows in memory, which do as well
     split: str | None = None
     input_format: str | None = None  # of the file; None: by its ending
     text_column: str | None = None
@@ -67,10 +69,7 @@ class TaskRows:
         """As an array: class numbers, values, or 0 and 1."""
         if self.rows.labels is None:
             return None
-        if self.task.spans:
-            return golds_of(self.rows.labels)
-        kind = np.float64 if self.task.labels is None else np.int64
-        return np.asarray(self.rows.labels, dtype=kind)
+        return self.task.answer_type.label_array(self.rows.labels)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -82,26 +81,34 @@ class TaskRows:
         return replace(self, rows=self.rows.take(places))
 
 
+def task_of_model(config: AdaptiveConfig, metrics: tuple[str, ...], inputs: tuple[str, ...] = ("sentence",)) -> Task:
+    """Rows of your own, as a model answers them."""
+    labels = config.labels if config.answer_type.has_labels else None
+    return Task("own", metrics, labels, kind=config.answer_type, inputs=inputs)
+
+
 def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str, run: Path | None = None) -> TaskRows:
     """Read the rows; `split` is the one that is taken where none is named.
 
     `run` is the training's folder, where that is not the model's (checkpoints lie in it).
     """
+    if given.memory is not None:
+        return _in_memory(given, given.memory, config)
     if given.file == "-":
         raise BadInput("These rows are read more than once; write them into a file instead of standard input.")
     if given.file is not None and Path(given.file).exists() and not Path(given.file).is_file():
         raise BadInput(f"{given.file} is a folder, a pipe or a device; these rows are read more than once from a file.")
     named, split = given, given.split or split
     given = _completed(model, run or Path(model), given, split)
-    if config.answer_type.is_span and given.task is None:
+    if config.answer_type is SPAN and given.task is None:
         given = replace(given, task="squad" if config.no_answer is None else "squad2")
     if given.task is None and named.file is not None and named.split is not None:
-        raise BadValue(f"{named.file} has no splits; leave --split out.")
+        raise BadValue(f"{named.file} has no splits; leave `split=` out.")
     data = _of_task(given, split) if given.task is not None else _own(given, config, split)
-    if data.task.no_answer and config.no_answer is None and config.answer_type.is_span:
+    if data.task.no_answer and config.no_answer is None and config.answer_type is SPAN:
         raise BadInput(
             f"{model} was trained on questions that all have answers, and {data.task.name} has some without; "
-            "evaluate it on --task squad, or train it on squad2."
+            "evaluate it on `task='squad'`, or train it on squad2."
         )
     for note in data.rows.skipped:
         logger.warning("%s", note)
@@ -136,7 +143,7 @@ def _completed(model: str, run: Path, given: DataOptions, split: str) -> DataOpt
 
 def _is_own(given: DataOptions, task: Task, split: str) -> bool:
     """Whether rows are the user's own, though the model was trained on a known task."""
-    if given.task is not None or task.spans:
+    if given.task is not None or task.answer_type is SPAN:
         return False
     if given.dataset is not None or any(getattr(given, name) is not None for name in COLUMNS):
         return True
@@ -163,7 +170,7 @@ def _check_there(model: str, trained: dict[str, str | None]) -> None:
         if place is not None and not Path(place).exists():
             raise BadInput(
                 f"{model} was trained on {place}, which is not there any more; say where the rows are with "
-                f"{'--data-dir' if name == 'data_dir' else '--file'}."
+                f"{'`data_dir=`' if name == 'data_dir' else '`texts=`'}."
             )
 
 
@@ -175,25 +182,45 @@ def _of_task(given: DataOptions, split: str) -> TaskRows:
     for name in (*COLUMNS, "metric", "input_format", "no_header"):
         if getattr(given, name):
             raise BadValue(
-                f"Task {task.name} knows its columns, its files and its metric; leave --{name.replace('_', '-')} out."
+                f"Task {task.name} knows its columns, its files and its metric; leave `{name.replace('no_header', 'header')}=` out."
             )
     if split == "dev" and given.file is None and len(task.dev_splits) != 1:
         if not task.dev_splits:
             raise BadInput(f"Task {task.name} has no dev rows with labels; evaluate on another task (ax with mnli).")
         split, *others = task.dev_splits
-        logger.warning("Task %s: this is %s; --split %s is the other one.", task.name, split, others[0])
+        logger.warning("Task %s: this is %s; `split='%s'` is the other one.", task.name, split, others[0])
     files = {} if given.file is None else {split: given.file}
     where = Where(given.data_dir, given.dataset, given.dataset_config, Columns(), files)
     return TaskRows(f"{task.name}, {given.file or split}", task, task_rows(where, task, split))
 
 
+def _in_memory(given: DataOptions, memory: Given, config: AdaptiveConfig) -> TaskRows:
+    """Texts that the caller holds, with their labels where there are some."""
+    task = task_of_model(config, metrics_of(config.answer_type, given.metric, config.num_labels))
+    columns = Columns(given.text_column, given.pair_column, given.label_column, _inputs(config))
+    if memory.table is not None and memory.labels is None:
+        there = memory.columns() or []
+        if given.label_column is None and "label" not in there:
+            return TaskRows(memory.name, task, Rows(list(memory.read(config.inputs)), None))
+        table = table_of(memory.table, memory.name, columns)
+    else:
+        texts = list(memory.read(config.inputs))
+        if memory.labels is None:
+            return TaskRows(memory.name, task, Rows(texts, None))
+        table = Table(memory.name, texts, list(memory.labels), list(range(1, len(texts) + 1)))
+    labels = fit("The model", config.labels, config.answer_type, task)
+    return TaskRows(memory.name, replace(task, labels=labels if task.labels else None), rows_of(table, task))
+
+
+def _inputs(config: AdaptiveConfig) -> tuple[str, ...] | None:
+    return None if config.inputs is None else tuple(config.inputs)
+
+
 def _own(given: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
     if given.file is None and given.dataset is None:
-        raise BadInput("Which rows? Give --task with --data-dir, --file, or --dataset.")
-    named = None if config.answer_type.is_regression else config.labels
-    metrics = metrics_of(config.answer_type, given.metric, config.num_labels)
-    task = Task("own", metrics, named, multi_label=config.answer_type is MULTI_LABEL)
-    inputs = None if config.inputs is None else tuple(config.inputs)
+        raise BadInput("Which rows? Give `task=` with `data_dir=`, `texts=`, or `dataset=`.")
+    task = task_of_model(config, metrics_of(config.answer_type, given.metric, config.num_labels))
+    inputs = _inputs(config)
     columns = Columns(given.text_column, given.pair_column, given.label_column, inputs)
     if given.file is None:
         name = "validation" if split == "dev" else split  # as the Hub calls it

@@ -86,7 +86,7 @@ def no_partner(source: Source) -> str:
     """What to say where a model of pairs finds single texts."""
     text, pair = source.inputs or ("", "")
     return (
-        f"the model was trained on pairs ({text}, {pair}), and there is no partner; say with --pair-column which "
+        f"the model was trained on pairs ({text}, {pair}), and there is no partner; say with `pair_column=` which "
         "column holds it."
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from offramp.answers import SPAN
 from offramp.data.folder import read_split
 from offramp.data.own import rows_of
 from offramp.data.squad import question_rows
@@ -13,7 +14,9 @@ from offramp.data.table import Columns, Table, read_hub, read_table
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
-__all__ = ["Where", "own_table", "task_rows"]
+__all__ = ["READERS", "Where", "own_table", "task_rows"]
+
+READERS = {SPAN.name: question_rows}  # of answer types whose data are no tables of texts and labels
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Where:
 
 def task_rows(where: Where, task: Task, split: str) -> Rows:
     """A known task's split."""
-    if task.spans:
-        return question_rows(task, split, where.files.get(split), where.data_dir, where.dataset, where.dataset_config)
+    if (reader := READERS.get(task.answer_type.name)) is not None:
+        return reader(task, split, where.files.get(split), where.data_dir, where.dataset, where.dataset_config)
     if split in where.files:
         return read_split(task, split, None, Path(where.files[split]))
     if where.data_dir is not None:
@@ -38,7 +41,7 @@ def task_rows(where: Where, task: Task, split: str) -> Rows:
     hub = task.hub
     path = where.dataset or (hub.path if hub else None)
     if hub is None or path is None:
-        raise BadInput(f"Task {task.name} is not on the Hub: give --data-dir, the folder of its official download.")
+        raise BadInput(f"Task {task.name} is not on the Hub: give `data_dir=`, the folder of its official download.")
     table = read_hub(
         path, where.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label)
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from offramp.answers import SPAN
 from offramp.data.questions import Gold, Question, Reading, checked, read_squad
 from offramp.data.reading import Source, format_of, listed, read_records
 from offramp.data.table import load_hub
@@ -21,8 +22,8 @@ METRICS = ("span_f1", "exact_match")
 INPUTS = ("question", "context")
 
 SQUAD = (
-    Task("squad", METRICS, ("start", "end"), inputs=INPUTS, spans=True, test_splits=()),
-    Task("squad2", METRICS, ("start", "end"), inputs=INPUTS, spans=True, no_answer=True, test_splits=()),
+    Task("squad", METRICS, ("start", "end"), inputs=INPUTS, kind=SPAN, test_splits=()),
+    Task("squad2", METRICS, ("start", "end"), inputs=INPUTS, kind=SPAN, no_answer=True, test_splits=()),
 )
 
 
@@ -41,7 +42,7 @@ def question_rows(
     if file is None and data_dir is not None:
         file = str(Path(data_dir) / FILES[task.name].format(split=split))
         if not Path(file).is_file():
-            raise BadInput(f"No file {file}; name others with --train-file and --dev-file (--file of evaluate).")
+            raise BadInput(f"No file {file}; name others with `train_file=` and `dev_file=` (`texts=` of evaluate).")
     if file is not None:
         is_official = file.removesuffix(".gz").endswith(".json")
         reading = read_squad(Path(file), training) if is_official else _table(file, training)
@@ -51,7 +52,7 @@ def question_rows(
     if without and not task.no_answer:
         raise BadInput(
             f"{file or dataset or HUB[task.name]}: {len(without):,} questions have no answer, the first is "
-            f"{without[0].id}; that is SQuAD 2.0's kind: use --task squad2."
+            f"{without[0].id}; that is SQuAD 2.0's kind: use `task='squad2'`."
         )
     texts: list[Any] = [(one.question, one.context) for one in reading.questions]
     labels = [() if one.impossible else one.answers for one in reading.questions] if reading.labelled else None

@@ -10,9 +10,10 @@ from typing import Any
 
 from offramp.data.reading import Source, Text, format_of, listed, parquet_metadata, read_records, whole
 from offramp.data.source import no_partner, text_columns
-from offramp.errors import BadInput, UnknownName, missing_library
+from offramp.errors import BadInput, UnknownName
+from offramp.extras import require
 
-__all__ = ["Columns", "Table", "load_hub", "read_hub", "read_table"]
+__all__ = ["Columns", "Table", "load_hub", "read_hub", "read_table", "table_of"]
 
 
 YES_OR_NO = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0": False, "false": False, "no": False}
@@ -112,7 +113,7 @@ def _choose(source: Source, label: str | None, there: list[str]) -> tuple[str, s
     text, pair = text_columns(source, [column for column in there if column != label])
     if text is None or label is None:
         what = "text" if text is None else "label"
-        raise BadInput(f"{name} has the columns {listed(there)}; say with --{what}-column which one holds the {what}.")
+        raise BadInput(f"{name} has the columns {listed(there)}; say with `{what}_column=` which one holds the {what}.")
     several = [part.strip() for part in label.split(",")] if label not in there else [label]
     for column in (text, pair, *several):
         if column is not None and column not in there:
@@ -136,16 +137,24 @@ def _class_names(source: Source, column: str) -> tuple[str, ...] | None:
 
 def load_hub(path: str, config: str | None, split: str) -> Any:
     """A split as `datasets` gives it."""
-    try:
-        import datasets
-    except ImportError as err:
-        raise missing_library("Reading a data set of the Hub", err) from err
+    require("train", "Reading a data set of the Hub")
+    import datasets
+
     datasets.disable_progress_bars()
     try:
         return datasets.load_dataset(path, config, split=split)
     except Exception as err:  # the library raises many kinds, of which none is a bug of ours
         where = f"data set {path}" + (f" ({config})" if config else "")
         raise BadInput(f"Cannot read {where}, split {split}: {' '.join(str(err).split())[:300]}") from err
+
+
+def table_of(data: Any, name: str, columns: Columns) -> Table:
+    """A table in memory: a data set of Hugging Face's, or a pandas DataFrame."""
+    if not hasattr(data, "column_names"):
+        import datasets
+
+        data = datasets.Dataset.from_pandas(data, preserve_index=False)
+    return _from_dataset(data, name, columns)
 
 
 def _from_dataset(data: Any, name: str, columns: Columns) -> Table:

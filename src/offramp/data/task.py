@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
+from offramp.answers import REGRESSION, SINGLE_LABEL, AnswerType
 from offramp.data.reading import Text
 
 __all__ = ["Hub", "Layout", "Rows", "Task"]
@@ -48,19 +48,14 @@ class Task:
     hub: Hub | None = None
     dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two, kept apart
     test_splits: tuple[str, ...] = ("test",)
-    multi_label: bool = False
     inputs: tuple[str, ...] = ("sentence",)  # what its files call the text, or the text and its partner
-    spans: bool = False  # its answers are parts of the contexts
-    no_answer: bool = False  # of these: a context may have none
+    kind: AnswerType | None = None  # of its answers; None: classes, or a value where there are no labels
+    no_answer: bool = False  # of questions: a context may have none
 
     @property
     def answer_type(self) -> AnswerType:
         """The kind of answer."""
-        if self.spans:
-            return SPAN
-        if self.labels is None:
-            return REGRESSION
-        return MULTI_LABEL if self.multi_label else SINGLE_LABEL
+        return self.kind or (REGRESSION if self.labels is None else SINGLE_LABEL)
 
     @property
     def num_labels(self) -> int:

@@ -107,7 +107,7 @@ class DistilBert(Family):
         """Dense, ReLU, dropout."""
         return HeadShape(dense=True, activation="relu", dropout=float(config.seq_classif_dropout))
 
-    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """Dropout."""
         return HeadShape(dropout=float(config.qa_dropout))
 

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertT
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertEncoder, BertPooler, BertPreTrainedModel
 from transformers.utils import ModelOutput
 
+from offramp.core.batch import Batch
 from offramp.encoders.bert import Bert
 from offramp.encoders.family import HeadShape, OwnHead
 from offramp.errors import BadModel
@@ -85,12 +86,7 @@ class ElasticBertModel(BertPreTrainedModel):
     ) -> ElasticBertOutput:
         """Every layer once; each output layer's first token through its own pooler."""
         family = ElasticBert()
-        batch = {"input_ids": input_ids}
-        if attention_mask is not None:
-            batch["attention_mask"] = attention_mask
-        if token_type_ids is not None:
-            batch["token_type_ids"] = token_type_ids
-        inside = family.start(self, batch)
+        inside = family.start(self, Batch.of_tensors(input_ids, attention_mask, token_type_ids))
         poolers = getattr(self.encoder, "pooler", {})
         pooled = []
         for depth in range(1, self.config.num_hidden_layers + 1):

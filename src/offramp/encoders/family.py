@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from offramp.core.stepper import Batch, Positions
-from offramp.errors import BadInput, BadModel, BadValue
+from offramp.core.batch import Batch
+from offramp.core.stepper import Positions
+from offramp.errors import BadModel, BadValue
 from offramp.originals.width.parts import Parts
 
 __all__ = ["EncoderState", "Family", "HeadShape", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
@@ -62,7 +63,7 @@ class EncoderState:
     first: Tensor | None = (
         None  # (rows, hidden size), before the first layer: the mean with padding, if a gate reads it
     )
-    marks: Tensor | None = None  # (rows, length), of spans: where an answer may end (1), where it may also start (3)
+    marks: Tensor | None = None  # (rows, length), what the answer type marked
 
     @property
     def real(self) -> Tensor:
@@ -96,12 +97,12 @@ class Family(ABC):
     def head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """The shape of that head."""
 
-    def own_span_head(self, config: PreTrainedConfig) -> OwnHead:
-        """The same of its question answering."""
-        return OwnHead(dense=None, classifier="qa_outputs", pooling="tokens")
+    def token_head(self, module: str) -> OwnHead:
+        """Where a class that answers at every token keeps its head: a linear layer, called `module`."""
+        return OwnHead(dense=None, classifier=module, pooling="tokens")
 
-    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
-        """The shape of that one: two linear outputs per token."""
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+        """The shape of that one."""
         return HeadShape()
 
     @abstractmethod
@@ -149,28 +150,16 @@ class Family(ABC):
 
         With `pad_to` (0: as long as the batch is) also the mean of the embeddings over that length, padding included.
         """
-        ids, mask, types = batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids")
-        first = None if pad_to is None else self._mean_with_padding(encoder, ids, mask, types, pad_to)
+        first = None
+        if pad_to is not None:
+            first = self._mean_with_padding(encoder, batch.ids, batch.mask, batch.types, pad_to)
         lengths = weights = None
-        marks = batch.get("marks")
+        batch = batch.cut() if cut else batch
+        mask = batch.mask
         if mask is not None:
-            mask = mask.bool()
-            if bool(mask.all()):
-                mask = None
-        if mask is not None:
-            if not bool(mask[:, 0].all()):
-                row = int(mask[:, 0].logical_not().nonzero()[0])
-                raise BadInput(
-                    f"Row {row} of the batch starts with padding; pad on the right (tokenizer.padding_side = 'right')."
-                )
-            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).numpy(force=True)
-            lengths = lengths if cut else np.full_like(lengths, mask.shape[1])
-            longest = int(lengths.max())
-            ids, mask = ids[:, :longest], mask[:, :longest]
-            types = None if types is None else types[:, :longest]
-            marks = None if marks is None else marks[:, :longest]
+            lengths = batch.lengths if cut else np.full_like(batch.lengths, mask.shape[1])
             weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1)
-        hidden = self.embed(encoder, ids, mask, types)
+        hidden = self.embed(encoder, batch.ids, mask, batch.types)
         if weights is not None:
             weights = weights.to(hidden.dtype)
         return EncoderState(
@@ -180,7 +169,7 @@ class Family(ABC):
             lengths,
             extra=self.extra(encoder, hidden, mask),
             first=first,
-            marks=marks,
+            marks=batch.marks,
         )
 
     def _mean_with_padding(
@@ -218,43 +207,6 @@ class Family(ABC):
             None if inside.kept is None else inside.kept.index_select(0, kept),
             marks=None if inside.marks is None else inside.marks[:, :length].index_select(0, kept),
         )
-
-    def join(self, encoder: Any, insides: Sequence[EncoderState]) -> EncoderState:
-        """Rows of several batches after the same layer, one after the other, padded to the longest of them."""
-        depth, longest = insides[0].depth, max(inside.hidden.shape[1] for inside in insides)
-        if depth == 0 or any(inside.depth != depth for inside in insides):
-            raise AssertionError("rows are joined behind the same layer")
-        hidden = torch.cat([_padded(inside.hidden, longest) for inside in insides])
-        mask: Tensor | None = torch.cat([_padded(inside.real, longest) for inside in insides])
-        lengths = weights = None
-        if mask is not None and not bool(mask.all()):
-            weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
-            whole = [np.full(len(inside.hidden), inside.hidden.shape[1]) for inside in insides]
-            each = [
-                full if inside.lengths is None else inside.lengths for full, inside in zip(whole, insides, strict=True)
-            ]
-            lengths = np.concatenate(each)
-        else:
-            mask = None
-        attention, extra = self.attention(encoder, hidden, mask), self.extra(encoder, hidden, mask)
-        kept = [inside.kept for inside in insides if inside.kept is not None]
-        marks = [_padded(inside.marks, longest) for inside in insides if inside.marks is not None]
-        return EncoderState(
-            hidden,
-            attention,
-            weights,
-            lengths,
-            depth,
-            extra,
-            torch.cat(kept) if kept else None,
-            marks=torch.cat(marks) if marks else None,
-        )
-
-
-def _padded(rows: Tensor, length: int) -> Tensor:
-    """Filled up with zeros along the second axis."""
-    missing = length - rows.shape[1]
-    return rows if missing == 0 else torch.cat([rows, rows.new_zeros(len(rows), missing, *rows.shape[2:])], dim=1)
 
 
 def positions_behind_padding(config: PreTrainedConfig) -> int:

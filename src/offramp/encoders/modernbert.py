@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -29,11 +28,11 @@ class ModernBert(Family):
         pooling = "mean" if config.classifier_pooling == "mean" else "first"
         return OwnHead(dense="head.dense", dense_norm="head.norm", classifier="classifier", pooling=pooling)
 
-    def own_span_head(self, config: PreTrainedConfig) -> OwnHead:
+    def token_head(self, module: str) -> OwnHead:
         """The same parts, read at every token."""
-        return replace(self.own_head(config), pooling="tokens")
+        return OwnHead(dense="head.dense", dense_norm="head.norm", classifier="classifier", pooling="tokens")
 
-    def span_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
         """As that of its classifier."""
         return self.head_shape(config)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offramp.errors import BadInput, BadValue
+from offramp.evaluation.results import Evaluation, Point, read_results
 from offramp.originals.elue import elue_score, read_reference, track
-from offramp.report import figures
-from offramp.report.files import read_results
 
 __all__ = ["Compared", "Curve", "compare", "curve_of", "reference_curve"]
 
@@ -43,35 +41,35 @@ class Curve:
         return float(self.costs[place]) if place < len(self.scores) else None
 
 
-def unit_of(runs: Sequence[Mapping[str, Any]]) -> str:
+def unit_of(runs: Sequence[Evaluation]) -> str:
     """Layers where a layer costs the same in all runs; else operations, for a layer of a wider model costs more."""
-    depths = {run["model"]["depth"] for run in runs}
+    depths = {run.model.depth for run in runs}
     full = [_full(run, OPERATIONS) for run in runs]
     return LAYERS if len(depths) == 1 and max(full) <= min(full) * (1 + ALIKE) else OPERATIONS
 
 
-def cost_of(point: Mapping[str, Any], unit: str) -> float:
+def cost_of(point: Point, unit: str) -> float:
     """What a point costs."""
-    return float(point["mean_layers"] if unit == LAYERS else point["flops"] / 1e6)
+    return float(point.mean_layers if unit == LAYERS else point.flops / 1e6)
 
 
-def _full(run: Mapping[str, Any], unit: str) -> float:
+def _full(run: Evaluation, unit: str) -> float:
     """What the full model costs."""
-    return cost_of(max(run["static"], key=lambda point: point["mean_layers"]), unit)
+    return cost_of(max(run.static, key=lambda point: point.mean_layers), unit)
 
 
-def curve_of(name: str, results: Mapping[str, Any], policy: str, unit: str = LAYERS) -> Curve:
+def curve_of(name: str, results: Evaluation, policy: str, unit: str = LAYERS) -> Curve:
     """The curve of one policy of a run (`layer`: its exits alone)."""
-    lines = dict(results["policies"]) | {"layer": results["static"]}
+    lines = {**results.policies, "layer": results.static}
     if policy not in lines:
         raise BadInput(f"{name} has no curve of {policy!r}; it has {', '.join(lines)}.")
-    if not results["data"]["metrics"]:
+    if not results.data.metrics:
         raise BadInput(f"{name} was evaluated without labels; there is no score to compare.")
-    points = sorted(lines[policy], key=lambda point: (cost_of(point, unit), -point["score"]))
+    points = sorted(lines[policy], key=lambda point: (cost_of(point, unit), -(point.score or 0.0)))
     costs = np.array([cost_of(point, unit) for point in points])
-    scores = np.maximum.accumulate([point["score"] for point in points])
-    counted = {(point["elue_flops"], point["score"]) for point in lines[policy] if point["elue_flops"] is not None}
-    return Curve(name, costs, scores, sorted(counted), int(results["model"]["parameters"]))
+    scores = np.maximum.accumulate([point.score or 0.0 for point in points])
+    counted = {(point.elue_flops, point.score or 0.0) for point in lines[policy] if point.elue_flops is not None}
+    return Curve(name, costs, scores, sorted(counted), results.model.parameters)
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,10 @@ def compare(
     *,
     reference: Sequence[Path] = (),
     clamp: bool = False,
-) -> tuple[Compared, list[dict[str, Any]]]:
+) -> tuple[Compared, list[Evaluation]]:
     """Read runs on the same data and lay their curves side by side."""
     if len(runs) < 2 and not reference:
-        raise BadValue("Compare at least two runs, or one with --elue-reference.")
+        raise BadValue("Compare at least two runs, or one with `elue_reference=`.")
     names = list(names or _names(runs))
     if len(names) != len(runs) or len(set(names)) < len(names):
         raise BadValue(f"{len(runs)} runs need as many different names; got {', '.join(names)}.")
@@ -128,9 +126,9 @@ def compare(
     if reference:
         known = reference_curve(reference)
         scores = {curve.name: elue_score(curve.elue, known, clamp) if curve.elue else None for curve in curves}
-    data = results[0]["data"]
+    data = results[0].data
     full = max(*(_full(result, unit) for result in results), *(float(curve.costs[-1]) for curve in curves))
-    return Compared(data["metrics"][0], data["name"], unit, full, curves, scores), results
+    return Compared(data.metrics[0], data.name, unit, full, curves, scores), results
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -139,13 +137,13 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return own if len(set(own)) == len(own) else [f"{run.resolve().parent.name}/{run.resolve().name}" for run in runs]
 
 
-def _check_same_data(first: Path, left: Mapping[str, Any], other: Path, right: Mapping[str, Any]) -> None:
-    if left["data"]["fingerprint"] != right["data"]["fingerprint"]:
+def _check_same_data(first: Path, left: Evaluation, other: Path, right: Evaluation) -> None:
+    if left.data.fingerprint != right.data.fingerprint:
         raise BadInput(
-            f"{first} is about {left['data']['name']} ({left['data']['rows']:,} rows), {other} about other rows "
-            f"({right['data']['name']}, {right['data']['rows']:,}); evaluate both on the same."
+            f"{first} is about {left.data.name} ({left.data.rows:,} rows), {other} about other rows "
+            f"({right.data.name}, {right.data.rows:,}); evaluate both on the same."
         )
-    if left["data"]["metrics"][:1] != right["data"]["metrics"][:1]:
+    if left.data.metrics[:1] != right.data.metrics[:1]:
         raise BadInput(f"{first} and {other} are judged by different metrics; evaluate both by the same.")
 
 
@@ -156,22 +154,11 @@ def reference_curve(given: Sequence[Path]) -> list[tuple[float, float]]:
     points = []
     for run in given:
         results = read_results(run)
-        if not results["data"]["metrics"] or results["static"][0]["elue_flops"] is None:
+        if not results.data.metrics or results.static[0].elue_flops is None:
             raise BadInput(f"{run} is no reference: it has no score, or ELUE does not count its family.")
-        full = max(results["static"], key=lambda point: point["mean_layers"])
-        points.append((full["elue_flops"], full["score"]))
+        full = max(results.static, key=lambda point: point.mean_layers)
+        points.append((full.elue_flops or 0.0, full.score or 0.0))
     return points
-
-
-def draw(folder: Path, compared: Compared, results: Sequence[Mapping[str, Any]], policy: str) -> None:
-    """All curves in one figure, each run's exits as markers."""
-    lines = [
-        (curve.name, (dict(one["policies"]) | {"layer": one["static"]})[policy])
-        for curve, one in zip(compared.curves, results, strict=True)
-    ]
-    exits = [(f"{curve.name}, exits", one["static"]) for curve, one in zip(compared.curves, results, strict=True)]
-    cost = "mean_layers" if compared.unit == LAYERS else "flops"
-    figures.curves(folder, lines, compared.metric, title=f"{compared.data}, {policy}", exits=exits, cost=cost)
 
 
 def tracks(compared: Compared) -> dict[str, str]:

@@ -6,7 +6,7 @@ Pure functions of a trace; nothing here runs a model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,59 +15,14 @@ from numpy.typing import NDArray
 from offramp.data.metrics import METRICS, score
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.cost import layer_cost
-from offramp.evaluation.grids import parameter
 from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.results import Chosen, Exit, Interval, Point
 from offramp.evaluation.traces.trace import Replayed, Trace
-from offramp.policies import Layer, Never, Policy
+from offramp.policies import Policy
 
-__all__ = ["Chosen", "Exit", "Point", "Scorer", "cheapest"]
+__all__ = ["Scorer", "cheapest"]
 
 Array = NDArray[Any]
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One setting of one policy: what it is worth and what it costs, as a mean over rows."""
-
-    policy: str
-    parameter: float | None
-    score: float | None  # the main metric; None without labels
-    scores: dict[str, float]
-    agreement: (
-        float  # share of rows with the full model's (the reference's) answer; a regression's: within the tolerance
-    )
-    mean_layers: float
-    cost: float  # share of layers run
-    saving: float  # share of layers not run
-    speedup: float  # depth over mean layers: computed, not measured
-    flops: float
-    elue_flops: float | None = None  # as ELUE counts, padded
-    seconds: float | None = None  # only where it was run live
-
-
-@dataclass(frozen=True)
-class Exit:
-    """One exit alone."""
-
-    exit: int
-    layer: int
-    scores: dict[str, float]
-    interval: Interval | None  # of the main metric
-    agreement: float
-    flops: float
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The operating point with its uncertainty."""
-
-    point: Point
-    exits: tuple[int, ...]  # how many rows leave at each exit
-    interval: Interval | None  # of its main metric
-    agreement_interval: Interval
-    difference: float | None  # its main metric less the full model's
-    difference_interval: Interval | None  # paired: the same rows for both
 
 
 @dataclass(frozen=True)
@@ -82,7 +37,7 @@ class Scorer:
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
             raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
-        if self.trace.answer_type.is_regression and self.tolerance is None:
+        if self.trace.answer_type.needs_tolerance and self.tolerance is None:
             values = self.trace.expected if self.trace.labels is None else self.trace.labels
             object.__setattr__(self, "tolerance", float(f"{np.ptp(values) / 10:.4g}"))
         if self.metrics and self.trace.labels is None:
@@ -107,7 +62,7 @@ class Scorer:
             layers.mean_layers,
             layers.layers_run,
             layers.saved,
-            layers.speedup,
+            layers.speedup if layers.mean_layers else None,
             float(self.trace.spent_at(replayed.exit, alone).mean()),
             None if self.elue is None else float(self.elue[int(alone)][replayed.exit - 1].mean()),
         )
@@ -122,7 +77,7 @@ class Scorer:
 
     def point_of(self, policy: Policy, replayed: Replayed) -> Point:
         """The point of a policy, from where rows left under it."""
-        return self.point(str(policy), parameter(policy), replayed, alone=isinstance(policy, Layer | Never))
+        return self.point(str(policy), policy.parameter, replayed, alone=policy.is_static)
 
     # -- exits -----------------------------------------------------------------------------------
 
@@ -154,12 +109,12 @@ class Scorer:
         counts = np.bincount(replayed.exit, minlength=len(self.trace.points) + 1)[1:]
         difference, around = self._difference(replayed.answers)
         return Chosen(
-            point,
-            tuple(int(count) for count in counts),
-            self.interval(replayed.answers),
-            exact_share(agreeing, len(self.trace)),
-            difference,
-            around,
+            **{one.name: getattr(point, one.name) for one in fields(Point)},
+            exits=tuple(int(count) for count in counts),
+            interval=self.interval(replayed.answers),
+            agreement_interval=exact_share(agreeing, len(self.trace)),
+            difference=difference,
+            difference_interval=around,
         )
 
     def _difference(self, answers: Array) -> tuple[float | None, Interval | None]:
@@ -181,7 +136,7 @@ class Scorer:
         row leaves at the exit closest to its label.
         """
         labels = self.trace.labels
-        if labels is None or self.trace.question is not None:  # a question's windows leave each for itself
+        if labels is None or self.trace.group is not None:  # an example's rows exit each for itself
             return []
         every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
         far = self.trace.answer_type.distance(every, labels)  # (exits, rows)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from offramp.core.chunks import Text
 from offramp.core.runner import Runner
 from offramp.data.hashes import hashes_of
+from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows, rows_for
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.traces.about import FULL_DEPTH, of_data
 from offramp.evaluation.traces.recording import Reference
-from offramp.export.folder import source_of
+from offramp.exports.folder import source_of
 from offramp.model.config import AdaptiveConfig
 from offramp.training.imitation.teacher import called, logits_of_model
 
@@ -41,14 +41,15 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
     found = full.answer(texts, policy="never")
-    answers = found.texts if runner.config.answer_type.is_span else runner.config.answer_type.answers(found.logits)
-    return Reference(answers, FULL_DEPTH, full.fingerprint)
+    return Reference(found.values, FULL_DEPTH, full.fingerprint)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
     """The answers of a model (ours or a classifier of Hugging Face's), or of a file, to these rows."""
-    if runner.config.answer_type.is_span:
-        raise BadValue("A reference is of one answer per text; questions have none. Leave --reference out.")
+    if runner.config.answer_type.several_rows:
+        raise BadValue(
+            "A reference is of one answer per text, and this model reads several parts; leave `reference=` out."
+        )
     if Path(name).is_file():
         return _of_file(name, runner.config, data)
     return _of_model(name, runner.config, data.rows.texts)

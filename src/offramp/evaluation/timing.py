@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from offramp.core.chunks import Text
+from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.runner import Runner
-from offramp.core.stepper import Batch
+from offramp.data.reading import Text
 from offramp.policies import Policy
 
 __all__ = ["Race", "race"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offramp.errors import CannotWrite
 
-__all__ = ["COMPARISON", "MODEL", "RUN", "check_ours"]
+__all__ = ["COMPARISON", "MODEL", "check_ours"]
 
 MODEL = re.compile(  # what training, models and tokenizers leave in a folder
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
@@ -15,10 +15,6 @@ MODEL = re.compile(  # what training, models and tokenizers leave in a folder
     r"training\.yaml|(model.*|rows|trace)\.safetensors|model\.safetensors\.index\.json|"
     r"tokenizer(\.json|\.model|_config\.json)|vocab\.txt|merges\.txt|(spiece|spm|sentencepiece\.bpe)\.model|"
     r"checkpoints|logs|onnx|openvino|\.new|seed-\d+|\.seed-\d+\.lock"
-)
-RUN = re.compile(  # what an evaluation leaves
-    r"results\.json|curve\.(csv|png|svg)|exits\.(png|svg)|report\.html|trace\.safetensors|"
-    r"(each_layer|layer|oracle|entropy|confidence|margin|patience|patience-confidence|vote|learned|risk)\.npy"
 )
 COMPARISON = re.compile(r"comparison\.json|curve\.(png|svg)")
 

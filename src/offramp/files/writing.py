@@ -20,7 +20,7 @@ __all__ = ["as_usual", "check_free", "staged_file", "staged_folder", "write_toge
 def check_free(target: Path, overwrite: bool) -> None:
     """Refuse a target that exists, unless it may be overwritten, or whose folder does not exist."""
     if (target.is_file() or target.is_dir()) and not overwrite:  # a pipe or a device is written as it is
-        raise CannotWrite(f"{target} exists already; give --overwrite to replace it.")
+        raise CannotWrite(f"{target} exists already; give `overwrite=True` to replace it.")
     if not target.absolute().parent.is_dir():
         raise CannotWrite(f"Cannot write {target}: there is no folder {target.absolute().parent}.")
 

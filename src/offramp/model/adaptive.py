@@ -24,9 +24,8 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from offramp import policies
-from offramp.answers.answer import Answer, SpanAnswer
-from offramp.answers.span import LOW
-from offramp.core.chunks import Text
+from offramp.answers.answer import Answer
+from offramp.core.batch import Batch
 from offramp.core.loop import every_exit, run
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitOutput
@@ -40,6 +39,7 @@ from offramp.model.exits import Exits
 from offramp.model.tokenizer import load_tokenizer
 from offramp.originals.width.gates import Gates
 from offramp.originals.width.spec import width_of
+from offramp.originals.width.walk import GatedLayers
 from offramp.policies import Policy
 from offramp.policies.thresholds import Threshold
 from offramp.runtimes.replay import Replay
@@ -61,9 +61,8 @@ class AdaptiveOutput(ModelOutput):
     exit_layer: Tensor | None = None  # (rows,), from 1
     exit_logits: Tensor | None = None  # (rows, exits, classes)
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
-    said: tuple[ExitOutput, ...] | None = (
-        None  # in training: each exit's answer apart, so that unused heads get no gradient
-    )
+    # in training: each exit's answer apart, so that unused heads get no gradient
+    exits: tuple[ExitOutput, ...] | None = None
 
 
 class AdaptiveModel(PreTrainedModel):
@@ -260,9 +259,9 @@ class AdaptiveModel(PreTrainedModel):
         """The backbone and its exits as the loop sees them."""
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
-        gates = None if self.gates_are_open else self.gates
+        width = None if self.gates is None or self.gates_are_open else GatedLayers(self.gates)
         parts = (config.family, self.backbone, self.exits, config.answer_type)
-        return TorchStepper(*parts, equilibrium, gates, bool(config.faithful))
+        return TorchStepper(*parts, equilibrium, width, bool(config.faithful))
 
     def add_gates(self, width: dict[str, Any]) -> None:
         """Give every layer fresh gates; about half of what they prune is pruned until they are trained."""
@@ -311,16 +310,15 @@ class AdaptiveModel(PreTrainedModel):
         Spans: `labels` are (rows, 2), or `start_positions` and `end_positions`; `marks` (rows, tokens) say where an
         answer may end (1) and where it may also start (3), everywhere without them.
         """
-        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "marks": marks}
-        batch = {"input_ids": input_ids} | {name: value for name, value in given.items() if value is not None}
+        batch = Batch.of_tensors(input_ids, attention_mask, token_type_ids, marks)
         if start_positions is not None and end_positions is not None:
             labels = torch.stack([start_positions.view(-1), end_positions.view(-1)], dim=1)
         stepper = self.stepper
         chosen = None if self.training else self.config.choose(policy, threshold)
         if chosen is not None and labels is None and not output_exits:
             answered = run(stepper, batch, chosen, max_layers)
-            start, end = _ends(answered.tokens, input_ids.shape[1])
-            return AdaptiveOutput(logits=answered.logits, start_logits=start, end_logits=end, exit_layer=answered.layer)
+            more = self.config.answer_type.model_outputs(answered.tokens, input_ids.shape[1])
+            return AdaptiveOutput(logits=answered.logits, exit_layer=answered.layer, **more)
         every = every_exit(stepper, batch)
         loss = None
         if labels is not None:
@@ -328,16 +326,14 @@ class AdaptiveModel(PreTrainedModel):
             loss = torch.stack(losses).sum()
         answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
         uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
-        start, end = _ends(answered.tokens, input_ids.shape[1])
         return AdaptiveOutput(
             loss=loss,
             logits=answered.logits,
-            start_logits=start,
-            end_logits=end,
+            **self.config.answer_type.model_outputs(answered.tokens, input_ids.shape[1]),
             exit_layer=answered.layer,
             exit_logits=torch.stack([said.logits for said in every], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
-            said=every if self.training else None,
+            exits=every if self.training else None,
         )
 
     def trained_exits(self, every: tuple[ExitOutput, ...]) -> list[ExitOutput]:
@@ -347,7 +343,7 @@ class AdaptiveModel(PreTrainedModel):
 
     def predict(
         self,
-        texts: Iterable[Text],
+        texts: Iterable[Any],
         *,
         policy: str | Policy | None = None,
         threshold: Threshold | None = None,
@@ -372,21 +368,10 @@ class AdaptiveModel(PreTrainedModel):
             progress=progress,
         )
 
-    def answer(self, question: str, context: str, **options: Any) -> SpanAnswer:
-        """The answer to one question about a context; options are those of `predict`."""
-        if not self.config.answer_type.is_span:
-            raise BadValue(f"This model answers with {self.config.answer_type.title}, not with parts of a context.")
-        (found,) = self.runner().predict([(question, context)], **options)
-        assert isinstance(found, SpanAnswer)
+    def answer(self, *example: str, **options: Any) -> Any:
+        """The answer to one example: a text, a pair, a question and its context; options are those of `predict`."""
+        (found,) = self.runner().predict([example[0] if len(example) == 1 else example], **options)
         return found
-
-
-def _ends(tokens: Tensor | None, length: int) -> tuple[Tensor | None, Tensor | None]:
-    """A span's logits of start and end, as long as the batch came."""
-    if tokens is None:
-        return None, None
-    start, end = nn.functional.pad(tokens, (0, 0, 0, length - tokens.shape[1]), value=LOW).unbind(-1)
-    return start, end
 
 
 def gates_of(config: AdaptiveConfig) -> Gates | None:

@@ -10,17 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from offramp import policies
-from offramp.answers import SPAN
+from offramp.answers import ANSWER_TYPES, AnswerType, type_of_architectures
 from offramp.encoders import Family, OwnHead
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import loading
@@ -39,8 +34,6 @@ __all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "add_exits", "attach"]
 
 logger = logging.getLogger("offramp")
 
-CLASSIFIER, SPANS = "ForSequenceClassification", "ForQuestionAnswering"
-ENDS = ("start", "end")
 HUB_OPTIONS = ("revision", "cache_dir", "token", "subfolder", "local_files_only", "force_download")
 
 
@@ -50,7 +43,7 @@ class ExitOptions:
 
     exits: str | Iterable[int] = "all"
     heads: str = "auto"  # linear, pooler, shared, family, attention
-    pooling: str = "auto"  # first, mean; of spans tokens
+    pooling: str = "auto"  # first, mean; tokens where every token is answered
     num_labels: int | None = None
     labels: Sequence[str] | None = None
     problem_type: str | None = None
@@ -60,6 +53,23 @@ class ExitOptions:
     fresh_head: bool = False  # leave a classifier's own head out
     queries: int = QUERIES  # of heads that read with attention
     query_width: int = QUERY_WIDTH
+
+    @property
+    def per_token(self) -> bool:
+        """Whether every token is answered."""
+        return self.problem_type in ANSWER_TYPES and ANSWER_TYPES[str(self.problem_type)].per_token
+
+    @property
+    def fixed_labels(self) -> tuple[str, ...] | None:
+        """What the outputs are called, whoever asks."""
+        known = self.problem_type in ANSWER_TYPES
+        return ANSWER_TYPES[str(self.problem_type)].fixed_labels if known else None
+
+    @property
+    def architecture(self) -> str:
+        """The end of the name of transformers' class that has such a head."""
+        known = self.problem_type in ANSWER_TYPES
+        return (ANSWER_TYPES[str(self.problem_type)] if known else AnswerType).architecture
 
 
 @dataclass(frozen=True)
@@ -81,16 +91,14 @@ def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
     if backbone.model_type == "offramp":
         raise BadModel(f"{checkpoint} is an offramp model already; load it with AdaptiveModel.from_pretrained.")
     family = family_of(backbone)
-    if asked.problem_type is None and _is_of(backbone, SPANS):
-        asked = replace(asked, problem_type=SPAN.name)
+    if asked.problem_type is None and (own_type := type_of_architectures(backbone.architectures or ())) is not None:
+        asked = replace(asked, problem_type=own_type.name)
     shortened = _shorten(backbone, asked.num_layers)
-    names = _own_span(backbone, asked) if _asks_spans(asked) else _own_labels(checkpoint, backbone, asked)
+    names = _own_labels(checkpoint, backbone, asked)
     own = names is not None and not shortened
     if own and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
-    kind: Any = AutoModel if not own else AutoModelForSequenceClassification
-    if own and _asks_spans(asked):
-        kind = AutoModelForQuestionAnswering
+    kind: Any = getattr(transformers, f"AutoModel{asked.architecture}") if own else AutoModel
     source, encoder, dtype = _load(checkpoint, backbone, kind, shortened, options)
     backbone.dtype = dtype
     backbone._name_or_path = ""  # where it lay on this machine is nobody's business
@@ -103,8 +111,7 @@ def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
 def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: ExitOptions) -> Attached:
     """More exits on a model of ours that has one, behind its last layer; that one stays as it is."""
     family, backbone = config.family, config.backbone
-    if config.answer_type.is_span:
-        asked = replace(asked, problem_type=SPAN.name)
+    asked = replace(asked, problem_type=config.answer_type.name)
     heads, _ = style = _style(family, backbone, asked)
     (own,) = config.exit_specs
     specs = _specs(exit_layers(asked.exits, config.num_layers), style, asked)
@@ -147,23 +154,16 @@ def _is_of(backbone: PreTrainedConfig, kind: str) -> bool:
     return any(name.endswith(kind) for name in backbone.architectures or ())
 
 
-def _asks_spans(asked: ExitOptions) -> bool:
-    return asked.problem_type == SPAN.name
-
-
-def _own_span(backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
-    """What a question answering model's two outputs are called; None: its head is not kept."""
-    return [*ENDS] if _is_of(backbone, SPANS) and not asked.fresh_head else None
-
-
 def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
     """A classifier's classes in the order of its head, called as they are asked for; None: its head is not kept.
 
     Classes are matched by name, whatever their case and order. Those that nobody named (LABEL_0, …), and numbers from
     0 on, stand for positions. Other names would turn answers round, so they need a fresh head.
     """
-    if not _is_of(backbone, CLASSIFIER) or asked.fresh_head:
+    if not _is_of(backbone, asked.architecture) or asked.fresh_head:
         return None
+    if asked.fixed_labels is not None:
+        return list(asked.fixed_labels)
     own = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
     count = len(asked.labels) if asked.labels is not None else asked.num_labels
     if count not in (None, len(own)):
@@ -182,7 +182,7 @@ def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions)
         return [*asked.labels]
     raise BadValue(
         f"{checkpoint} answers with {', '.join(own)}, and {', '.join(asked.labels)} are asked for; name them alike, or "
-        "ask for a fresh head (--fresh-head, fresh_head=True), which has to be trained."
+        "ask for a fresh head (`fresh_head=True`), which has to be trained."
     )
 
 
@@ -240,8 +240,7 @@ def _config(
     if own:
         specs[-1] = replace(specs[-1], head="family", pooling=_own_head(family, backbone, asked).pooling)
     labels = names if asked.labels is None else asked.labels
-    if _asks_spans(asked):
-        labels = ENDS
+    labels = asked.fixed_labels or labels
     if (asked.num_labels is not None and asked.num_labels < 1) or (labels is not None and not labels):
         raise BadValue("A model needs at least one label (one alone: a regression).")
     naming: dict[str, Any] = {"num_labels": asked.num_labels or 2}
@@ -276,20 +275,22 @@ def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tu
     if pooling == "auto":
         own = family.own_head(backbone).pooling
         pooling = {"linear": "mean", "family": own, "attention": "queries"}.get(heads, "first")
-        pooling = "tokens" if _asks_spans(asked) else pooling
+        pooling = "tokens" if asked.per_token else pooling
     if heads != "attention" and (asked.queries, asked.query_width) != (QUERIES, QUERY_WIDTH):
-        raise BadValue(f"Only heads with attention have queries, and these are {heads}; say --heads attention.")
-    if heads == "attention" and _asks_spans(asked):
-        raise BadValue("Attention reads the tokens for one answer, and a span is an answer at every token; use linear.")
+        raise BadValue(f"Only heads with attention have queries, and these are {heads}; say `heads='attention'`.")
+    if heads == "attention" and asked.per_token:
+        raise BadValue("Attention reads the tokens for one answer, and here every token has one; use linear heads.")
     if (pooling == "queries") is not (heads == "attention"):
-        raise BadValue("Heads with attention read with their queries, and no others do; leave --pooling out.")
-    if (pooling == "tokens") is not _asks_spans(asked):
-        raise BadValue("Spans are read at every token, and nothing else is; leave --pooling out.")
+        raise BadValue("Heads with attention read with their queries, and no others do; leave `pooling=` out.")
+    if (pooling == "tokens") is not asked.per_token:
+        raise BadValue("What is answered at every token is read there, and nothing else is; leave `pooling=` out.")
     return heads, pooling
 
 
 def _own_head(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> OwnHead:
-    return family.own_span_head(backbone) if _asks_spans(asked) else family.own_head(backbone)
+    if not asked.per_token:
+        return family.own_head(backbone)
+    return family.token_head(ANSWER_TYPES[str(asked.problem_type)].head_module)
 
 
 def _heads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from offramp.model.config import AdaptiveConfig
@@ -46,22 +47,6 @@ model = AdaptiveModel.from_pretrained("this folder")
 
 {auto} once `import offramp` was said; without it the library only says that it does not know the model type `offramp`.
 """
-CLASSIFIER = {
-    "tag": "text-classification",
-    "title": "An adaptive text classifier",
-    "usage": """\
-for answer in model.predict(["a text", "another text"]):
-    print(answer.label, answer.score, answer.exit_layer)""",
-    "auto": '`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too,',
-}
-READER = {
-    "tag": "question-answering",
-    "title": "An adaptive model that answers questions",
-    "usage": """\
-answer = model.answer("a question", "its context")
-print(answer.text, answer.score, answer.exit_layer)""",
-    "auto": "`AutoModelForQuestionAnswering` loads it too,",
-}
 
 
 def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
@@ -75,13 +60,13 @@ def model_card(config: AdaptiveConfig) -> str:
     """The card's text, from what the config knows."""
     specs = config.exit_specs
     return TEMPLATE.format(
-        **READER if config.answer_type.is_span else CLASSIFIER,
+        **asdict(config.answer_type.card),
         family=config.family.name,
         layers=config.num_layers,
         hidden=config.hidden_size,
         count=len(specs),
         answer_type=config.answer_type.title,
-        labels="one number" if config.answer_type.is_regression else ", ".join(config.labels),
+        labels=config.answer_type.describe_labels(config.labels),
         policy=config.exit_policy,
         width=_width(config),
         promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",

@@ -14,7 +14,8 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
 from offramp import policies
-from offramp.answers import ANSWER_TYPES, REGRESSION, SINGLE_LABEL, AnswerType
+from offramp.answers import ANSWER_TYPES, AnswerType, usual_type
+from offramp.answers.answer import Decoding
 from offramp.core.stepper import ExitPoint, Shape, points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
@@ -59,7 +60,7 @@ POOLINGS = {
     "first": "the first token",
     "mean": "the mean over real tokens",
     "queries": "what its queries find, for attention",
-    "tokens": "every token, for spans",
+    "tokens": "every token, for answers at tokens",
 }
 QUERIES, QUERY_WIDTH = 4, 64  # of a head that reads with attention; more of either did not pay
 MOST_QUERIES = 4096
@@ -161,28 +162,26 @@ class AdaptiveConfig(PreTrainedConfig):
             width.check(self.num_heads, self.num_channels)
         self.width = None if width is None else width.to_dict()
         if getattr(self, "problem_type", None) is None:
-            self.problem_type: str | None = (REGRESSION if self.num_labels == 1 else SINGLE_LABEL).name
+            self.problem_type: str | None = usual_type(self.num_labels).name
         self._check_reading(specs)
-        if self.answer_type.is_span and self.inputs is None:
-            self.inputs = ["question", "context"]
+        if self.answer_type.inputs is not None and self.inputs is None:
+            self.inputs = list(self.answer_type.inputs)
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
     def _check_reading(self, specs: Sequence[ExitSpec]) -> None:
-        """Spans are read at every token, whatever else is not."""
-        if self.answer_type.is_span and self.num_labels != 2:
-            raise BadModel(f"A span has two outputs per token, start and end; `id2label` names {self.num_labels}.")
+        """Heads read every token where the answer type has an answer at each, and nowhere else."""
+        self.answer_type.check_config(self.num_labels, self.ramp)
         for spec in specs:
-            if (spec.pooling == "tokens") is not self.answer_type.is_span:
+            if (spec.pooling == "tokens") is not self.answer_type.per_token:
+                reads = "at every token" if self.answer_type.per_token else "once per row"
                 raise BadModel(
                     f"The exit on layer {spec.layer} reads {POOLINGS[spec.pooling]}, and the model answers with "
-                    f"{self.answer_type.title}; only spans are read at every token."
+                    f"{self.answer_type.title}, {reads}."
                 )
         if self.lte and any(spec.head == "attention" for spec in specs):
             raise BadModel(
                 "The learning-to-exit module reads one vector of the encoder; heads with attention have none."
             )
-        if self.ramp and self.answer_type.is_span:
-            raise BadModel("`ramp` is of a converted classifier; a model of spans has none.")
 
     def _check_fields(self) -> None:
         """Refuse values that nobody wrote on purpose, each by its name."""
@@ -285,6 +284,11 @@ class AdaptiveConfig(PreTrainedConfig):
     def answer_type(self) -> AnswerType:
         """The kind of answer."""
         return ANSWER_TYPES[str(self.problem_type)]
+
+    @property
+    def decoding(self) -> Decoding:
+        """How outputs become answers."""
+        return Decoding(self.labels, self.no_answer)
 
     @property
     def reads_pairs(self) -> bool | None:

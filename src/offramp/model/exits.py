@@ -136,7 +136,7 @@ class Exits(nn.ModuleDict):
 
 def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
     family, backbone = config.family, config.backbone
-    own = family.span_head_shape(backbone) if config.answer_type.is_span else family.head_shape(backbone)
+    own = family.token_head_shape(backbone) if config.answer_type.per_token else family.head_shape(backbone)
     shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
         return replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))

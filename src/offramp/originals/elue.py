@@ -72,7 +72,7 @@ def elue_score(points: Curve, reference: Curve, clamp: bool = False) -> float:
         if not clamp and not low * (1 - SLACK) <= flops <= high * (1 + SLACK):
             raise BadInput(
                 f"The reference curve covers {low / 1e6:,.4g} to {high / 1e6:,.4g} MFLOPs, and a point lies at "
-                f"{flops / 1e6:,.4g}; give a longer curve, or --clamp to its ends."
+                f"{flops / 1e6:,.4g}; give a longer curve, or `clamp=True` to its ends."
             )
     known, heights = np.array(curve).T
     flops_of, scores = np.array(points).T

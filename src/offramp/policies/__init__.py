@@ -19,17 +19,18 @@ The last exit always leaves and is never asked, so its entry may be left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from offramp.errors import BadValue
-from offramp.policies.agreement import Patience, PatienceConfidence, Vote
-from offramp.policies.certainty import Confidence, Entropy, Learned, Margin
-from offramp.policies.fixed import Layer, Never
-from offramp.policies.judged import Judged
-from offramp.policies.policy import Memory, Policy
-from offramp.registry import Registry
+from offramp.registry import LazyRegistry
+
+if TYPE_CHECKING:
+    from offramp.policies.agreement import Patience, PatienceConfidence, Vote
+    from offramp.policies.certainty import Confidence, Entropy, Learned, Margin
+    from offramp.policies.fixed import Layer, Never
+    from offramp.policies.judged import Judged
+    from offramp.policies.parsing import from_dict, parse
+    from offramp.policies.policy import Memory, Policy
 
 __all__ = [
     "POLICIES",
@@ -49,54 +50,28 @@ __all__ = [
     "parse",
 ]
 
-POLICIES: Registry[type[Policy]] = Registry(
-    "policy", [Entropy, Confidence, Margin, Patience, PatienceConfidence, Vote, Learned, Judged, Layer, Never]
+# name, an example, and where the class is: what the command line shows without loading torch
+TABLE = {
+    "entropy": ("entropy:0.2", "certainty", "Entropy"),
+    "confidence": ("confidence:0.9", "certainty", "Confidence"),
+    "margin": ("margin:0.8", "certainty", "Margin"),
+    "patience": ("patience:6", "agreement", "Patience"),
+    "patience-confidence": ("patience-confidence:2:0.3", "agreement", "PatienceConfidence"),
+    "vote": ("vote:3", "agreement", "Vote"),
+    "learned": ("learned:0.1", "certainty", "Learned"),
+    "risk": ("risk:0.02", "judged", "Judged"),
+    "layer": ("layer:6", "fixed", "Layer"),
+    "never": ("never", "fixed", "Never"),
+}
+
+POLICIES: LazyRegistry[type[Policy]] = LazyRegistry(
+    "policy", {name: f"offramp.policies.{module}:{class_name}" for name, (_, module, class_name) in TABLE.items()}
 )
+_HOMES = {class_name: module for _, module, class_name in TABLE.values()}
+_HOMES |= {"from_dict": "parsing", "parse": "parsing", "Memory": "policy", "Policy": "policy"}
 
 
-def from_dict(saved: Mapping[str, Any]) -> Policy:
-    """The policy that `to_dict` wrote."""
-    given = dict(saved)
-    name = given.pop("name", None)
-    if not isinstance(name, str):
-        raise BadValue(f"A policy needs a name; this one is {dict(saved)!r}.")
-    known = {field.name for field in fields(POLICIES[name])}
-    if unknown := sorted(set(given) - known):
-        raise BadValue(
-            f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}."
-        )
-    try:
-        return POLICIES[name](**given)
-    except TypeError:
-        raise BadValue(f"Policy {name!r} needs {_needs(POLICIES[name])}.") from None
-
-
-def parse(written: str | Mapping[str, Any] | Policy) -> Policy:
-    """The policy that a user wrote, such as `entropy:0.2`, `patience:3:0.1` or `never` (or a saved one)."""
-    if isinstance(written, Policy):
-        return written
-    if isinstance(written, Mapping):
-        return from_dict(written)
-    if not isinstance(written, str):
-        raise BadValue(f"{written!r} is not a policy; write one like entropy:0.2.")
-    name, *given = written.strip().split(":")
-    kind = POLICIES[name]
-    known = [field.name for field in fields(kind)]
-    if len(given) > len(known):
-        raise BadValue(f"{written!r} has too many numbers; policy {name!r} takes {_needs(kind)}.")
-    try:
-        values = {key: _read(number) for key, number in zip(known, given, strict=False)}
-    except ValueError:
-        raise BadValue(f"{written!r} is not a policy: after the name come numbers, as in {kind.example}.") from None
-    return from_dict({"name": name} | values)
-
-
-def _read(number: str) -> float | list[float]:
-    if "," in number:
-        return [float(one) for one in number.split(",")]
-    return float(number)
-
-
-def _needs(kind: type[Policy]) -> str:
-    names = [field.name for field in fields(kind)]
-    return f"{' and '.join(names) or 'no numbers'}, as in {kind.example}"
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"offramp.policies.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'offramp.policies' has no attribute {name!r}")

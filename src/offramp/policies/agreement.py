@@ -6,15 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy, refuse_regression
+from offramp.policies.spacing import SIZE, entropies
 from offramp.policies.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
 
 __all__ = ["Patience", "PatienceConfidence", "Vote"]
+
+TOLERANCES = (1e-3, 10.0)  # worth trying, in the units of the answer
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,22 @@ class Patience(Policy):
 
     name: ClassVar[str] = "patience"
     example: ClassVar[str] = "patience:6"
+    counts: ClassVar[bool] = True
     patience: int = 6
     tolerance: float | None = None
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From all exits to one; where two answers agree within a tolerance, over that."""
+        if shape.answer_type.needs_tolerance:
+            patience = 2 if len(shape.exits) > 4 else 1  # comparisons that a shallow model has room for
+            return [cls(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
+        return [cls(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]
+
+    @classmethod
+    def from_count(cls, count: int) -> Policy:
+        """So many comparisons."""
+        return cls(count)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
@@ -47,7 +65,7 @@ class Patience(Policy):
 
     def check(self, shape: Shape) -> None:
         """Refuse a regression without a tolerance."""
-        if shape.answer_type.is_regression and self.tolerance is None:
+        if shape.answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue(
                 "patience on a regression needs a tolerance: how close two exits must be to agree, "
                 "in the units of the answer. Write patience:3:0.1, for instance."
@@ -63,8 +81,15 @@ class PatienceConfidence(Policy):
 
     name: ClassVar[str] = "patience-confidence"
     example: ClassVar[str] = "patience-confidence:2:0.3"
+    rising: ClassVar[bool | None] = True
+    per_exit: ClassVar[bool] = True
     patience: int
     threshold: Threshold
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """Certain at two exits in a row."""
+        return [cls(2, one) for one in entropies(shape)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
@@ -88,8 +113,14 @@ class Vote(Policy):
 
     name: ClassVar[str] = "vote"
     example: ClassVar[str] = "vote:3"
+    rising: ClassVar[bool | None] = False
     threshold: float = 3.0
     power: float = 0.0
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From all votes to one."""
+        return [cls(float(count)) for count in range(len(shape.exits), 0, -1)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", number(self.name, "threshold", self.threshold, 0))

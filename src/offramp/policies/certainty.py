@@ -6,14 +6,22 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
-from offramp.policies.policy import Memory, Policy, refuse_regression
+from offramp.policies.policy import GraphBuilder, Memory, Policy, refuse_regression
+from offramp.policies.spacing import CERTAIN, entropies, log_spaced, probabilities
 from offramp.policies.thresholds import Threshold, check_list, threshold_at, thresholds
 
-__all__ = ["ByThreshold", "Confidence", "Entropy", "Learned", "Margin"]
+__all__ = ["ByThreshold", "Confidence", "Entropy", "Learned", "Margin", "largest_probability"]
+
+
+def largest_probability(graph: GraphBuilder, logits: str) -> str:
+    """The largest probability of each row, in an ONNX graph."""
+    chances = graph.add("Exp", graph.add("LogSoftmax", logits, axis=-1))
+    return graph.add("ReduceMax", chances, axes=[-1], keepdims=0)
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,8 @@ class ByThreshold(Policy):
     """A policy with one threshold for all exits, or one per exit."""
 
     limit: ClassVar[float] = 1.0
+    rising: ClassVar[bool | None] = True
+    per_exit: ClassVar[bool] = True
     threshold: Threshold
 
     def __post_init__(self) -> None:
@@ -55,6 +65,21 @@ class Entropy(_ByProbability):
     name: ClassVar[str] = "entropy"
     example: ClassVar[str] = "entropy:0.2"
     limit: ClassVar[float] = math.inf
+    tunable: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From 0 to above the most."""
+        return [cls(one) for one in entropies(shape)]
+
+    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Strictly below the threshold."""
+        log = graph.add("LogSoftmax", logits, axis=-1)
+        terms = graph.add("Mul", graph.add("Exp", log), log)
+        entropy = graph.add("Neg", graph.add("ReduceSum", terms, graph.numbers(-1), keepdims=0))
+        entropy = graph.add("Max", entropy, graph.constant(np.array(0, np.float32)))
+        return graph.add("Less", entropy, "threshold")
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with the exit's threshold."""
@@ -67,6 +92,17 @@ class Confidence(_ByProbability):
 
     name: ClassVar[str] = "confidence"
     example: ClassVar[str] = "confidence:0.9"
+    rising: ClassVar[bool | None] = False
+    tunable: ClassVar[bool] = True
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From certain to a guess."""
+        return [cls(one) for one in probabilities(shape)]
+
+    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """At least the threshold."""
+        return graph.add("GreaterOrEqual", largest_probability(graph, logits), "threshold")
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's largest probability with the exit's threshold."""
@@ -79,6 +115,13 @@ class Margin(_ByProbability):
 
     name: ClassVar[str] = "margin"
     example: ClassVar[str] = "margin:0.8"
+    rising: ClassVar[bool | None] = False
+    tunable: ClassVar[bool] = True
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From certain to a tie."""
+        return [cls(one) for one in [1.0, *(float(f"{2 * p - 1:.5g}") for p in log_spaced(CERTAIN, 0.0)), 0.0]]
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's margin with the exit's threshold."""
@@ -99,6 +142,11 @@ class Learned(ByThreshold):
 
     name: ClassVar[str] = "learned"
     example: ClassVar[str] = "learned:0.1"
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From never wrong to always."""
+        return [cls(one) for one in [0.0, *log_spaced(-CERTAIN, CERTAIN), 1.0]]
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's estimated uncertainty with the exit's threshold."""

@@ -23,10 +23,16 @@ class Layer(Policy):
 
     name: ClassVar[str] = "layer"
     example: ClassVar[str] = "layer:6"
+    is_static: ClassVar[bool] = True
     layer: int
 
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """From the full depth to the first exit."""
+        return [cls(point.layer) for point in reversed(shape.exits)]
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layer", count(self.name, "layer", self.layer))
+        object.__setattr__(self, "layer", count(self.name, "layer", self.layer, least=0))
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Everybody leaves at that layer."""
@@ -49,6 +55,7 @@ class Never(Policy):
 
     name: ClassVar[str] = "never"
     example: ClassVar[str] = "never"
+    is_static: ClassVar[bool] = True
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Nobody leaves."""

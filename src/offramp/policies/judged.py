@@ -9,46 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from offramp.answers.answer_type import LIKELIEST
 from offramp.core.stepper import ExitOutput, Shape
 from offramp.errors import BadValue
-from offramp.policies.policy import Memory, Policy
+from offramp.policies.certainty import largest_probability
+from offramp.policies.policy import GraphBuilder, Memory, Policy
+from offramp.policies.spacing import CERTAIN, log_spaced
 from offramp.policies.thresholds import number
 
-__all__ = ["NO_JUDGE", "Judged", "sureness"]
+__all__ = ["NO_JUDGE", "Judged"]
 
-LIKELIEST = 1e-6  # odds beyond a million to one are all alike
-NO_JUDGE = "Policy 'risk' needs a judge, and this model has none; fit one: offramp calibrate MODEL --policy risk"
-NEAREST = 1e-4  # of two values, in the units of the answer
-
-
-def sureness(said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-    """What the judge reads, (rows,), and what it remembers.
-
-    The log-odds of the exit's answer; a regression has none, so there it is how near the value is to the exit's
-    before (minus the logarithm of the distance; the first exit has nothing to compare with).
-    """
-    logits = said.logits.float()
-    if not said.answer_type.is_regression:
-        return torch.logit(said.answer_type.confidence(logits), eps=LIKELIEST), {}
-    value = logits[:, 0]
-    if memory is None:
-        return torch.zeros_like(value), {"value": value}
-    return -torch.log((value - memory["value"]).abs() + NEAREST), {"value": value}
+NO_JUDGE = "Policy 'risk' needs a judge, and this model has none; fit one: `offramp.calibrate(model, policy='risk')`"
 
 
 @dataclass(frozen=True)
 class Judged(Policy):
     """Leave when the judge's risk is below `threshold`: 1 / (1 + exp(slope · sureness − offset)), strictly.
 
-    `calibrate --policy risk` and `tune --policy risk` fit a judge and write it into the model's policy, where a
+    `offramp.calibrate(…, policy="risk")` and `offramp.tune(…)` fit a judge and write it into the model's policy, where a
     threshold that is given without one finds it.
     """
 
     name: ClassVar[str] = "risk"
     example: ClassVar[str] = "risk:0.02"
+    rising: ClassVar[bool | None] = True
+    tunable: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
     threshold: float
     offsets: tuple[float, ...] = ()  # one per early exit
     slopes: tuple[float, ...] = ()
@@ -59,6 +49,25 @@ class Judged(Policy):
             given = getattr(self, field)
             values = given if isinstance(given, list | tuple) else [given]
             object.__setattr__(self, field, tuple(number(self.name, field, one, -1e6, 1e6) for one in values))
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """By the risk model of the shape; without one there is nothing to choose from."""
+        if shape.judge is None:
+            raise BadValue(NO_JUDGE)
+        return [cls(one, *shape.judge) for one in [0.0, *log_spaced(-CERTAIN, 1.0), 1.0]]
+
+    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Strictly below the threshold."""
+        place = exit_number - 1
+        least, most, one, offset, slope = (
+            graph.constant(np.array(number, np.float32))
+            for number in (LIKELIEST, 1 - LIKELIEST, 1.0, self.offsets[place], self.slopes[place])
+        )
+        chance = graph.add("Clip", largest_probability(graph, logits), least, most)
+        sure = graph.add("Log", graph.add("Div", chance, graph.add("Sub", one, chance)))
+        risk = graph.add("Sigmoid", graph.add("Sub", offset, graph.add("Mul", slope, sure)))
+        return graph.add("Less", risk, "threshold")
 
     @property
     def is_fitted(self) -> bool:
@@ -73,13 +82,13 @@ class Judged(Policy):
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's risk with the threshold."""
-        sure, memory = sureness(said, memory)
+        sure, memory = said.answer_type.log_odds(said.logits.float(), memory)
         offset, slope = self.offsets[said.exit - 1], self.slopes[said.exit - 1]
         return torch.sigmoid(offset - slope * sure) < self.threshold, memory
 
     def check(self, shape: Shape) -> None:
         """Refuse spans, a policy without a judge, and a judge of other exits."""
-        if shape.answer_type.is_span:
+        if shape.answer_type.several_rows:
             raise BadValue(
                 "Policy 'risk' judges one answer per text, and a question has one per window; use confidence."
             )
@@ -89,5 +98,5 @@ class Judged(Policy):
         if {len(self.offsets), len(self.slopes)} != {early}:
             raise BadValue(
                 f"risk: a judge of {len(self.offsets)} and {len(self.slopes)} early exits, and this model has {early}; "
-                "fit it again with `offramp calibrate MODEL --policy risk`."
+                "fit it again with `offramp.calibrate(model, policy='risk')`."
             )

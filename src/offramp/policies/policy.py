@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -12,10 +12,26 @@ from offramp.core.stepper import ExitOutput, ExitPoint, Shape
 from offramp.errors import BadValue
 from offramp.policies.thresholds import Threshold
 
-__all__ = ["Memory", "Policy", "refuse_regression"]
+__all__ = ["GraphBuilder", "Memory", "Policy", "refuse_regression"]
 
 Memory = Mapping[str, Tensor]
 """What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
+
+
+class GraphBuilder(Protocol):
+    """What a policy needs to become a part of an ONNX graph."""
+
+    def add(self, kind: str, *inputs: str, **options: Any) -> str:
+        """A node with one output, which is its name."""
+        ...
+
+    def constant(self, value: Any) -> str:
+        """A constant array."""
+        ...
+
+    def numbers(self, *values: int) -> str:
+        """Whole numbers."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,10 +45,40 @@ class Policy:
 
     name: ClassVar[str]
     example: ClassVar[str]  # how one is written
+    rising: ClassVar[bool | None] = None  # whether a larger threshold lets more rows exit; None: it has no threshold
+    counts: ClassVar[bool] = False  # its number counts exits
+    per_exit: ClassVar[bool] = False  # every exit may have a threshold of its own
+    tunable: ClassVar[bool] = False  # an exit decides by itself, so that sets of exits can be compared
+    automatic: ClassVar[bool] = False  # tried where the best policy is asked for
+    is_static: ClassVar[bool] = False  # the same depth for all rows: no exit on the way is asked
+    sees_groups: ClassVar[bool] = False  # decides about all rows of an example together: they stay in one batch
 
     def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Which rows leave at this exit, and what to remember of each row."""
         raise NotImplementedError
+
+    @classmethod
+    def settings(cls, shape: Shape) -> list[Policy]:
+        """Settings worth trying on a model, from safe to risky; none where there is nothing to choose."""
+        return []
+
+    @classmethod
+    def from_count(cls, count: int) -> Policy:
+        """With a number of exits, for a policy that counts them."""
+        raise NotImplementedError
+
+    @property
+    def parameter(self) -> float | None:
+        """The number that a curve is drawn over."""
+        for name in ("tolerance", "threshold", "patience", "layer"):
+            value = getattr(self, name, None)
+            if value is not None and not isinstance(value, tuple):
+                return float(value)
+        return None
+
+    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Which rows exit, as nodes of an ONNX graph whose input `threshold` is the policy's; returns their name."""
+        raise BadValue(f"A single file cannot exit by {self.name!r}; it exits by entropy:T, confidence:T or risk:T.")
 
     def listens(self, point: ExitPoint) -> bool:
         """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
@@ -73,7 +119,7 @@ def _written(number: float | tuple[float, ...] | None) -> str:
 
 def refuse_regression(policy: str, shape: Shape) -> None:
     """A regression has no class probabilities, whatever the originals did."""
-    if shape.answer_type.is_regression and not shape.faithful:
+    if not shape.answer_type.has_probabilities and not shape.faithful:
         raise BadValue(
             f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
             "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."

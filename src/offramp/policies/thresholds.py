@@ -34,11 +34,11 @@ def number(policy: str, field: str, value: Any, low: float, high: float = math.i
     return found
 
 
-def count(policy: str, field: str, value: Any) -> int:
-    """A whole number from 1 to `MOST`."""
+def count(policy: str, field: str, value: Any, least: int = 1) -> int:
+    """A whole number from 1 (or another least one) to `MOST`."""
     found = _real(policy, field, value)
-    if not 1 <= found <= MOST or found % 1:
-        raise BadValue(f"{policy}: {field} is {found:g}; it must be a whole number from 1 to {MOST:,}.")
+    if not least <= found <= MOST or found % 1:
+        raise BadValue(f"{policy}: {field} is {found:g}; it must be a whole number from {least} to {MOST:,}.")
     return int(found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offramp.errors import missing_library
+from offramp.extras import require
 
 __all__ = ["COLOURS", "curves", "histogram"]
 
@@ -29,10 +29,9 @@ Line = tuple[str, Sequence[Mapping[str, Any]]]  # a name and its points
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as err:
-        raise missing_library("Drawing", err) from err
+    require("train", "Drawing")
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

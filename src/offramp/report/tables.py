@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+
+from offramp.evaluation.results import Evaluation
 
 __all__ = [
     "aligned",
@@ -15,6 +16,8 @@ __all__ = [
     "policies_table",
     "promise_and_sample",
     "questions_table",
+    "summary",
+    "times",
     "width_table",
 ]
 
@@ -41,51 +44,55 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def exits_table(results: Mapping[str, Any]) -> str:
+def times(speedup: float | None) -> str:
+    """How many times fewer layers; without any, infinitely many."""
+    return "∞ ×" if speedup is None else f"{speedup:.2f} ×"
+
+
+def exits_table(results: Evaluation) -> str:
     """What each exit is worth alone."""
-    metrics = results["data"]["metrics"]
+    metrics = results.data.metrics
     head = ["exit on layer", *metrics, *(["95 %"] if metrics else []), "same as full", "MFLOPs"]
     rows = []
-    for one in results["exits"]:
-        around = one["interval"]
+    for one in results.exits:
+        around = one.interval
         interval = [f"{percent(around[0])}–{percent(around[1])}"] if around else ["–"] * bool(metrics)
-        scores = [percent(one["scores"][name]) for name in metrics]
-        rows.append([str(one["layer"]), *scores, *interval, percent(one["agreement"]), f"{one['flops'] / 1e6:,.1f}"])
+        scores = [percent(one.scores[name]) for name in metrics]
+        rows.append([str(one.layer), *scores, *interval, percent(one.agreement), f"{one.flops / 1e6:,.1f}"])
     return aligned(head, rows)
 
 
-def policies_table(results: Mapping[str, Any]) -> str:
+def policies_table(results: Evaluation) -> str:
     """How many times fewer layers each policy runs, by how many answers may differ; behind it the score there."""
     head = ["policy", *(f"≤ {share:.1%} differ" for share in OTHER_ANSWERS)]
     rows = []
-    for name, points in results["policies"].items():
+    for name, points in results.policies.items():
         cells = []
         for share in OTHER_ANSWERS:
-            fine = [point for point in points if 1 - point["agreement"] <= share + 1e-12]
-            best = min(fine, key=lambda point: point["mean_layers"]) if fine else None
-            scored = best is not None and best["score"] is not None
-            shown = f" ({percent(best['score'])})" if scored and best is not None else ""
-            cells.append("–" if best is None else f"{best['speedup']:.2f} ×{shown}")
+            fine = [point for point in points if 1 - point.agreement <= share + 1e-12]
+            best = min(fine, key=lambda point: point.mean_layers) if fine else None
+            shown = "" if best is None or best.score is None else f" ({percent(best.score)})"
+            cells.append("–" if best is None else f"{times(best.speedup)}{shown}")
         rows.append([name, *cells])
     return aligned(head, rows)
 
 
-def width_table(results: Mapping[str, Any]) -> str | None:
+def width_table(results: Evaluation) -> str | None:
     """Heads and channels that rows keep, layer by layer, and by the exit where they leave; None without gates."""
-    width = results.get("width")
-    if not width:
+    width = results.width
+    if width is None:
         return None
     rows = [
-        ["heads", *(f"{one:.1f}" for one in width["heads"]), f"of {width['of']['heads']}"],
-        ["channels", *(f"{one:,.0f}" for one in width["channels"]), f"of {width['of']['channels']:,}"],
+        ["heads", *(f"{one:.1f}" for one in width.heads), f"of {width.of['heads']}"],
+        ["channels", *(f"{one:,.0f}" for one in width.channels), f"of {width.of['channels']:,}"],
     ]
-    head = ["kept in layer", *(str(layer) for layer in range(1, len(width["heads"]) + 1)), ""]
-    target = "" if width["target"] is None else f" (target {percent(width['target'])} %)"
-    told = f"{aligned(head, rows)}\n{percent(width['ratio'])} % of the layers' operations are left{target}."
-    published = width["original"]
+    head = ["kept in layer", *(str(layer) for layer in range(1, len(width.heads) + 1)), ""]
+    target = "" if width.target is None else f" (target {percent(width.target)} %)"
+    told = f"{aligned(head, rows)}\n{percent(width.ratio)} % of the layers' operations are left{target}."
+    published = width.original
     told = f"{told} As EBERT counts, at {published['length']} tokens: {percent(published['ratio'])} %."
-    left = [one for one in width["exits"] if one["rows"]]
-    if len(width["exits"]) == 1 or not left:
+    left = [one for one in width.exits if one["rows"]]
+    if len(width.exits) == 1 or not left:
         return told
     head = ["left at layer", "rows", "heads", "channels", "operations of these layers"]
     rows = [
@@ -95,9 +102,9 @@ def width_table(results: Mapping[str, Any]) -> str | None:
     return f"{told}\n\n{aligned(head, rows)}"
 
 
-def questions_table(results: Mapping[str, Any]) -> str | None:
+def questions_table(results: Evaluation) -> str | None:
     """SQuAD's scores for questions with and without an answer; None where all have one."""
-    scores = results.get("questions")
+    scores = results.questions
     if not scores or "NoAns_total" not in scores["full"]:
         return None
     head = ["", "exact", "f1", *(f"{kind} {name}" for kind in ("HasAns", "NoAns") for name in ("exact", "f1"))]
@@ -110,61 +117,76 @@ def questions_table(results: Mapping[str, Any]) -> str | None:
     return f"{aligned(head, rows)}\n{told}"
 
 
-def live_table(results: Mapping[str, Any]) -> str:
+def live_table(results: Evaluation) -> str:
     """Computed beside measured, against the plain model in the same run."""
-    rows = [["plain encoder", "1.00 ×", f"{results['plain_seconds']:.2f}", "1.00 ×"]]
-    for point in results["live"]:
-        measured = f"{point['measured_speedup']:.2f} ×"
-        rows.append([point["policy"], f"{point['speedup']:.2f} ×", f"{point['seconds']:.2f}", measured])
-    return aligned([f"{results['live_rows']} texts, live", "fewer layers", "seconds", "measured"], rows)
+    rows = [["plain encoder", "1.00 ×", f"{results.plain_seconds:.2f}", "1.00 ×"]]
+    for point in results.live or []:
+        measured = f"{point.measured_speedup:.2f} ×"
+        rows.append([point.policy, times(point.speedup), f"{point.seconds:.2f}", measured])
+    return aligned([f"{results.live_rows} texts, live", "fewer layers", "seconds", "measured"], rows)
 
 
-def headline(results: Mapping[str, Any]) -> str:
+def headline(results: Evaluation) -> str:
     """The chosen point in a sentence or two."""
-    chosen, full = results["chosen"], results["exits"][-1]
-    depth = results["model"]["depth"]
-    said = f"{chosen['policy']}: {chosen['mean_layers']:.2f} of {depth} layers on average, "
-    said += f"{chosen['speedup']:.2f} × fewer; "
-    if chosen["score"] is not None:
-        metric = results["data"]["metrics"][0]
-        said += f"{metric} {percent(chosen['score'])} (full model {percent(full['scores'][metric])}); "
-    low, high = chosen["agreement_interval"]
-    whom = results.get("reference") or "the full model"
-    said += f"same answer as {whom} for {percent(chosen['agreement'])} % ({percent(low)}–{percent(high)})."
-    if results["picked_here"]:
+    chosen, full = results.chosen, results.exits[-1]
+    assert chosen is not None
+    depth = results.model.depth
+    said = f"{chosen.policy}: {chosen.mean_layers:.2f} of {depth} layers on average, "
+    said += f"{times(chosen.speedup)} fewer; "
+    if chosen.score is not None:
+        metric = results.data.metrics[0]
+        said += f"{metric} {percent(chosen.score)} (full model {percent(full.scores[metric])}); "
+    low, high = chosen.agreement_interval
+    whom = results.reference or "the full model"
+    said += f"same answer as {whom} for {percent(chosen.agreement)} % ({percent(low)}–{percent(high)})."
+    if results.picked_here:
         said += "\nPicked on these very rows, so without a promise; `offramp calibrate` gives one."
     return said
 
 
-def promise_and_sample(results: Mapping[str, Any]) -> str | None:
+def promise_and_sample(results: Evaluation) -> str | None:
     """What a promise about disagreement means beside the share that these rows show; None where there is none."""
-    promise = (results.get("calibration") or {}).get("promise")
-    if not promise or promise.get("of") != "disagreement" or promise.get("tolerance") != results.get("tolerance"):
+    promise = (results.calibration or {}).get("promise")
+    if not promise or promise.get("of") != "disagreement" or promise.get("tolerance") != results.tolerance:
         return None  # another tolerance would count other answers
-    if results.get("reference") != promise.get("reference") and not (
-        promise.get("frozen") and results.get("reference") is None
-    ):
+    if results.reference != promise.get("reference") and not (promise.get("frozen") and results.reference is None):
         return None  # and another reference, too
     from scipy import stats
 
-    data, risk = results["data"], promise["risk"]
-    rows = data.get("texts", data["rows"])  # a question counts once, whatever its windows
+    data, risk = results.data, promise["risk"]
+    rows = data.texts or data.rows  # an example counts once, whatever its rows
+    assert results.chosen is not None
     most = stats.binom.ppf(0.95, rows, risk) / rows
     return (
         f"Promised, with {100 * promise['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "
         "rows like those it was tested on. A sample scatters around that: of "
         f"{rows:,} rows with a true share of exactly {100 * risk:g} %, one sample in twenty shows more than "
-        f"{percent(most)} %. These rows show {percent(1 - results['chosen']['agreement'])} %."
+        f"{percent(most)} %. These rows show {percent(1 - results.chosen.agreement)} %."
     )
 
 
-def checkpoints_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+def checkpoints_table(results: Mapping[str, Evaluation]) -> str:
     """The main score of every exit, a line per checkpoint."""
     first = next(iter(results.values()))
-    metric = first["data"]["metrics"][0] if first["data"]["metrics"] else None
-    head = [f"{metric or 'same as full'}", *(f"exit {one['layer']}" for one in first["exits"])]
+    metric = first.data.metrics[0] if first.data.metrics else None
+    head = [f"{metric or 'same as full'}", *(f"exit {one.layer}" for one in first.exits)]
     rows = []
     for name, one in results.items():
-        cells = [percent(exit["scores"][metric] if metric else exit["agreement"]) for exit in one["exits"]]
+        cells = [percent(exit.scores[metric] if metric else exit.agreement) for exit in one.exits]
         rows.append([name, *cells])
     return aligned(head, rows)
+
+
+def summary(results: Evaluation) -> str:
+    """The tables, and what the chosen point gives."""
+    parts = [
+        exits_table(results),
+        *filter(None, [width_table(results), questions_table(results)]),
+        "times fewer layers than the full model, by answers that may differ from its:",
+    ]
+    parts += [policies_table(results), headline(results)]
+    if promise := promise_and_sample(results):
+        parts.append(promise)
+    if results.live:
+        parts.append(live_table(results))
+    return "\n\n".join(parts)

@@ -1,1 +1,24 @@
-"""Steppers: a backbone with its exits on one backend."""
+"""What runs a model: steppers, one file each, and the table of them; a new one is a file and its line here."""
+
+from __future__ import annotations
+
+from offramp.registry import Registry
+from offramp.runtimes.runtime import LoadOptions, Runtime
+
+__all__ = ["RUNTIMES", "LoadOptions", "Runtime", "graph_runtimes"]
+
+RUNTIMES: Registry[Runtime] = Registry(
+    "backend",
+    [
+        Runtime("torch", "PyTorch"),
+        Runtime("onnx", "ONNX Runtime", "onnx", "onnxruntime", "offramp.runtimes.onnx", ("static", "token", "dynamic")),
+        Runtime(
+            "openvino", "OpenVINO", "openvino", "openvino", "offramp.runtimes.openvino", ("static",), has_bfloat16=True
+        ),
+    ],
+)
+
+
+def graph_runtimes() -> list[Runtime]:
+    """Those that run exported graphs."""
+    return [runtime for runtime in RUNTIMES.values() if runtime.runs_graphs]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from offramp.errors import BadModel
 
-__all__ = ["OnnxGraph", "runtime_version"]
+__all__ = ["OnnxGraph", "open_graph", "runtime_version"]
 
 
 class OnnxGraph:
@@ -38,6 +38,11 @@ class OnnxGraph:
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run it."""
         return dict(zip(self.outputs, self.session.run(self.outputs, dict(feed)), strict=True))
+
+
+def open_graph(source: Path | bytes, threads: int | None = None) -> OnnxGraph:
+    """A graph, ready to run."""
+    return OnnxGraph(source, threads)
 
 
 def runtime_version() -> str:

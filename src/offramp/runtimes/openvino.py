@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offramp.errors import BadModel
 
-__all__ = ["OpenvinoGraph", "runtime_version"]
+__all__ = ["OpenvinoGraph", "open_graph", "runtime_version"]
 
 
 class OpenvinoGraph:
@@ -45,6 +45,11 @@ class OpenvinoGraph:
             self.requests.own = self.compiled.create_infer_request()
         found = self.requests.own.infer(dict(feed), share_inputs=False, share_outputs=False)
         return {name: found[place] for name, place in self.outputs.items()}
+
+
+def open_graph(source: Path | bytes, threads: int | None = None, precision: str = "f32") -> OpenvinoGraph:
+    """A graph, ready to run."""
+    return OpenvinoGraph(source, threads, precision)
 
 
 def runtime_version() -> str:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from offramp.answers import AnswerType
-from offramp.answers.span import LOW, anywhere, summary
-from offramp.core.stepper import Batch, ExitOutput, ExitPoint, Positions
+from offramp.core.batch import Batch
+from offramp.core.stepper import ExitOutput, ExitPoint, Positions
 from offramp.encoders import EncoderState, Family
 from offramp.model.exits import Exits
 from offramp.model.fingerprint import of_weights
-from offramp.originals.width.gates import Gates
-from offramp.originals.width.walk import walk
 
-__all__ = ["TorchStepper", "scale_gradient"]
+__all__ = ["TorchStepper", "WidthPlugin", "scale_gradient"]
+
+HIDDEN = -1e4  # the logit of a token that is padding
+
+
+class WidthPlugin(Protocol):
+    """Runs layers with a part of their width, row by row (EBERT's gates)."""
+
+    @property
+    def module(self) -> nn.Module:
+        """Its weights."""
+        ...
+
+    @property
+    def pads_to(self) -> int | None:
+        """Tokens over which the embeddings' mean is taken, padding included (0: as the batch is); None: not at all."""
+        ...
+
+    def step(self, family: Family, encoder: nn.Module, state: EncoderState, depth: int) -> EncoderState:
+        """Run the layers up to `depth`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,8 +53,8 @@ class TorchStepper:
     modules: Exits
     answer_type: AnswerType
     equilibrium: bool = False
-    gates: Gates | None = None
-    faithful: bool = False  # a question's padding counts in its loss, as the originals have it
+    width: WidthPlugin | None = None  # runs the layers in place of the family, each row with a part of them
+    faithful: bool = False  # padding counts in a token's loss, as the originals have it
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
@@ -49,27 +67,25 @@ class TorchStepper:
 
     def embed(self, batch: Batch) -> EncoderState:
         """Embed a batch, its padding cut to the longest row."""
-        width = None if self.gates is None else self.gates.width
-        pad_to = None if width is None or width.first == "real" else width.pad_to or 0
-        return self.family.start(self.encoder, batch, pad_to, cut=not (self.faithful and self.answer_type.is_span))
+        pad_to = None if self.width is None else self.width.pads_to
+        uncut = self.faithful and self.answer_type.per_token
+        return self.family.start(self.encoder, batch, pad_to, cut=not uncut)
 
     def advance(self, state: EncoderState, point: ExitPoint) -> tuple[EncoderState, ExitOutput]:
         """Run the layers up to the exit and let its head answer."""
-        if self.gates is None:
+        if self.width is None:
             state = self.family.step(self.encoder, state, point.layer)
         else:
-            state = walk(self.gates, self.family, self.encoder, state, point.layer)
+            state = self.width.step(self.family, self.encoder, state, point.layer)
         deeper = len(self.exits) - point.number
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, 1 / (deeper + 1)))
         logits, uncertainty = self.ask(state, point)
-        tokens = None
-        if self.answer_type.is_span:
-            logits, tokens = self._spans(logits, state)
-        said = ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, state.kept, tokens)
+        logits, tokens = self._read(logits, state)
+        output = ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, state.kept, tokens)
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
-        return state, said
+        return state, output
 
     def ask(self, state: EncoderState, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
         """What an exit's head says of the rows that stand behind its layer, and LTE of that."""
@@ -80,24 +96,22 @@ class TorchStepper:
             return head(features), None
         # on the last layer BERxiT's LTE reads the ramp's pooler
         judged = features if head.ramp is None else head.ramp.features(state)
-        judged = judged[:, 0] if self.answer_type.is_span else judged
+        judged = judged[:, 0] if self.answer_type.per_token else judged
         return head(features), torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
 
-    def _spans(self, tokens: Tensor, state: EncoderState) -> tuple[Tensor, Tensor]:
-        """What policies see of a row's tokens, and the tokens, padding hidden; in training these alone."""
-        if not self.faithful:
-            tokens = tokens.masked_fill(~state.real[..., None], LOW)
+    def _read(self, logits: Tensor, state: EncoderState) -> tuple[Tensor, Tensor | None]:
+        """What policies see of rows, and every token's logits where the answer type has them; in training these alone."""
+        if not self.answer_type.per_token:
+            return logits, None
         if self.modules.training:
+            tokens = logits if self.faithful else logits.masked_fill(~state.real[..., None], HIDDEN)
             return tokens, tokens
-        return summary(tokens, anywhere(state.real) if state.marks is None else state.marks), tokens
+        summary, hidden = self.answer_type.read(logits, lambda: state.real, state.marks)
+        return summary, logits if self.faithful else hidden
 
     def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
         """Go on with these rows, cut to the longest of them."""
         return self.family.keep(state, rows)
-
-    def join(self, states: Sequence[EncoderState]) -> EncoderState:
-        """Go on with the rows of all of them, padded to the longest."""
-        return self.family.join(self.encoder, states)
 
     # -- what a runner needs beside stepping -----------------------------------------------------
 
@@ -122,7 +136,8 @@ class TorchStepper:
         return torch.get_num_threads()
 
     def _modules(self) -> list[tuple[str, nn.Module | None]]:
-        return [("backbone", self.encoder), ("exits", self.modules), ("gates", self.gates)]
+        gates = None if self.width is None else self.width.module
+        return [("backbone", self.encoder), ("exits", self.modules), ("gates", gates)]
 
     def weights(self) -> str:
         """The fingerprint of all weights, named as a model folder names them."""
@@ -144,10 +159,8 @@ class TorchStepper:
 
     def plain(self, batch: Batch) -> Tensor:
         """The family's own forward pass, then the last exit's head."""
-        mask = batch["attention_mask"].long()  # a Boolean one is not every encoder's
-        hidden = self.encoder(
-            **{key: value for key, value in batch.items() if key != "marks"} | {"attention_mask": mask}
-        )[0]
+        inputs = batch.as_inputs()
+        hidden, mask = self.encoder(**inputs)[0], inputs["attention_mask"]
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         head = self.modules.at(self.exits[-1])
         shared = self.modules["shared"] if self.modules.shares_pooler[-1] else None

@@ -20,27 +20,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from offramp.answers.answer import SpanAnswer
-from offramp.core.chunks import BATCH_TOKENS_ELSEWHERE, Ragged, Text, Tokens
-from offramp.core.loop import leaving, run, within_budget
+from offramp.answers.answer import Answers, RowOutputs
+from offramp.core.batch import Batch, EncodedRows
+from offramp.core.chunks import BATCH_TOKENS_ELSEWHERE, batches_by_tokens
+from offramp.core.loop import exiting, run, within_budget
 from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
 from offramp.serving.audit import Audit
-from offramp.serving.rows import (
-    Asked,
+from offramp.serving.requests import (
     Full,
-    Replied,
+    QueuedRows,
+    Request,
+    RequestOptions,
+    Response,
     Stopped,
-    Ticket,
-    Tokenised,
     TooLong,
-    Waiting,
     alike,
-    joined,
-    tokens_of,
+    queued,
 )
 
 __all__ = ["Engine"]
@@ -55,10 +53,10 @@ AUDITED = 256  # rows that may wait for their audit; while there are more, none 
 
 @dataclass(frozen=True)
 class Audited:
-    """A row that was drawn, in the order in which rows left."""
+    """An example that was drawn, in the order in which examples were answered."""
 
-    tokens: Tokenised
-    early: NDArray[np.float32] | None  # what its early exit said; None: it ran to the end anyway
+    rows: EncodedRows  # of one example
+    early: NDArray[Any] | None  # the answer that was given; None: all of its rows ran to the end anyway
 
 
 class Engine:
@@ -88,12 +86,11 @@ class Engine:
         self.draining = self.died = False
         self.accepted = self.answered = 0  # requests
         self.pace = 0.01  # seconds of a row, measured as it goes
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[QueuedRows] = deque()
         self._coming = 0  # rows that are not tokenised yet
-        self._hand: list[Waiting] = []  # what is being answered
+        self._hand: list[QueuedRows] = []  # what is being answered
         self._audits: deque[Audited] = deque()
         self.skipped = 0  # rows that were drawn while too many waited for their audit
-        self._questions: deque[tuple[str, str, Future[SpanAnswer]]] = deque()
         self.layers: Counter[int] = Counter()  # rows by the layer that they left at
         self.recent: deque[float] = deque(maxlen=1000)  # seconds of requests
         self._news = threading.Condition()
@@ -146,27 +143,31 @@ class Engine:
 
     @property
     def depth(self) -> int:
-        """Rows and questions that wait."""
-        return len(self._waiting) + len(self._questions)
+        """Rows that wait."""
+        return len(self._waiting)
 
-    def tokenised(self, texts: Sequence[Text], truncate: bool) -> tuple[Ragged, Ragged | None]:
-        """Texts as tokens; may run in any thread."""
-        tokens = Tokens(self.runner.tokenizer, self.runner.limit, self.runner.config.reads_pairs)
-        ids, types = tokens.read(list(texts), 0)
-        if tokens.cut and not truncate:
-            raise TooLong(f"{tokens.cut} of the texts are longer than {self.runner.limit} tokens; send truncate: true.")
-        return ids, types
+    def encoded(self, examples: Sequence[Any], truncate: bool) -> EncodedRows:
+        """Examples as rows of tokens; may run in any thread."""
+        rows = self.runner.encoder()(list(examples), 0)
+        if rows.truncated and not truncate:
+            raise TooLong(
+                f"{rows.truncated} of the texts are longer than {self.runner.limit} tokens; send truncate: true."
+            )
+        return rows
 
-    def submit(self, ids: Ragged, types: Ragged | None, asked: Asked) -> Future[Replied]:
+    def submit(self, rows: EncodedRows, options: RequestOptions) -> Future[Response]:
         """Put a request into the queue."""
-        if asked.policy is not None:
-            asked.policy.check(self.runner.config.shape)
-        if asked.max_layers is not None:
-            within_budget(self.runner.stepper.exits, asked.max_layers)
-        rows = len(ids.lengths)
-        future: Future[Replied] = Future()
-        drawn = np.array([self.share > 0 and self._coin.random() < self.share for _ in range(rows)], dtype=bool)
-        outside = asked.policy is not None or asked.max_layers is not None
+        if options.policy is not None:
+            options.policy.check(self.runner.config.shape)
+        if options.max_layers is not None:
+            within_budget(self.runner.stepper.exits, options.max_layers)
+        examples = len(rows.examples)
+        drawn = np.array([self.share > 0 and self._coin.random() < self.share for _ in range(examples)], dtype=bool)
+        outside = options.policy is not None or options.max_layers is not None
+        columns = self.runner.config.answer_type.columns(self.runner.config.num_labels)
+        empty = RowOutputs(
+            np.zeros((len(rows), columns), np.float32), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        )
         with self._news:
             if self.draining or not self.ready:
                 raise Stopped(self._why_not)
@@ -175,25 +176,11 @@ class Engine:
             if len(self._audits) >= AUDITED:  # it is behind, whatever the texts are
                 self.skipped += int(drawn.sum())
                 drawn[:] = False
-            empty = np.zeros((rows, self.runner.config.num_labels), np.float32)
-            ticket = Ticket(ids, types, asked, future, empty, np.zeros(rows, np.int64), drawn, rows, outside)
-            self._waiting.extend(Waiting(ticket, row, int(ids.lengths[row])) for row in range(rows))
+            request = Request(rows, options, Future(), empty, drawn, outside)
+            self._waiting.extend(queued(request, (options.policy or self.policy).sees_groups))
             self.accepted += 1
             self._news.notify()
-        return future
-
-    def question(self, question: str, context: str) -> Future[SpanAnswer]:
-        """The answer to a question; each runs for itself, its windows together."""
-        future: Future[SpanAnswer] = Future()
-        with self._news:
-            if self.draining or not self.ready:
-                raise Stopped(self._why_not)
-            if len(self._questions) >= self.queue_rows:
-                raise self.refusal
-            self._questions.append((question, context, future))
-            self.accepted += 1
-            self._news.notify()
-        return future
+        return request.future
 
     # -- the model's thread ----------------------------------------------------------------------
 
@@ -208,10 +195,8 @@ class Engine:
                     self.beat = time.monotonic()
                     if batch is None:
                         return
-                    if batch:
-                        self._answer(batch)
-                    elif self._questions:
-                        self._answer_question(*self._questions.popleft())
+                    if batch[0]:
+                        self._answer(*batch)
                     elif self._audits:
                         self._audit()
         except Exception as err:  # nobody is left to answer: whoever waits is told, and nobody else is let in
@@ -219,100 +204,88 @@ class Engine:
             with self._news:
                 self.ready, self.died = False, True
                 for row in (*self._hand, *self._waiting):
-                    _fail(row.ticket.future, err)
-                for _, _, future in self._questions:
-                    _fail(future, err)
+                    _fail(row.request.future, err)
                 self._waiting.clear()
-                self._questions.clear()
 
     def _warm_up(self) -> None:
-        texts: list[Any] = ["a text to warm up with", "another one"]
-        if self.runner.config.answer_type.is_span:
-            list(self.runner.predict([("a question", "a context")]))
-            return
-        if self.runner.config.reads_pairs:
-            texts = [(text, text) for text in texts]
-        ids, types = self.tokenised(texts, truncate=True)
+        config = self.runner.config
+        rows = self.encoded([config.answer_type.example_for(config.reads_pairs)] * 2, truncate=True)
         for policy in (Never(), self.policy):
-            run(self.runner.stepper, self._batch(ids, types, np.arange(len(texts))), policy)
+            run(self.runner.stepper, self._batch([(rows, row) for row in range(len(rows))]), policy)
 
-    def _next(self) -> list[Waiting] | None:
-        """Rows that are run together: one policy and budget, so many padded tokens; None: it is over."""
+    def _next(self) -> tuple[list[QueuedRows], bool] | None:
+        """Rows that are run together, and whether they are late: one policy and budget; None: it is over."""
         with self._news:
-            if not (self._waiting or self._audits or self._questions or self._stop):
+            if not (self._waiting or self._audits or self._stop):
                 self._news.wait(IDLE)
-            window: list[Waiting] = []
+            window: list[QueuedRows] = []
             while self._waiting and len(window) < WINDOW:
                 row = self._waiting.popleft()
-                if not row.ticket.future.cancelled():  # else its client hung up
+                if not row.request.future.cancelled():  # else its client has disconnected
                     window.append(row)
             if not window:
-                return None if self._stop and not self._questions else []
+                return None if self._stop else ([], False)
             self._hand = window  # whoever waits here is told, should anything go wrong
-            taken = self._hand = alike(window, self.batch_tokens, time.monotonic())
+            now = time.monotonic()
+            taken = self._hand = alike(window, self.batch_tokens, now)
             chosen = set(map(id, taken))
             self._waiting.extendleft(row for row in reversed(window) if id(row) not in chosen)
-        return taken
+        return taken, taken[0].request.options.is_late(now)
 
-    def _answer(self, rows: list[Waiting]) -> None:
-        began, asked = time.monotonic(), rows[0].ticket.asked
-        policy, budget = asked.policy or self._own_policy(), asked.max_layers
-        if any(row.ticket.asked.is_late(began) for row in rows):
+    def _answer(self, queue: list[QueuedRows], is_late: bool) -> None:
+        began, options = time.monotonic(), queue[0].request.options
+        policy, budget = options.policy or self._own_policy(), options.max_layers
+        if is_late:
             budget = self.runner.stepper.exits[0].layer
-            for row in rows:  # what is forced out early is outside the promise, and its audit says nothing of it
-                row.ticket.outside = True
-                row.ticket.drawn[:] = False
+            for one in queue:  # what is forced out early is outside the guarantee, and its audit says nothing of it
+                one.request.outside = True
+                one.request.drawn[:] = False
+        rows = [(one.request, row) for one in queue for row in one.rows]
+        if not policy.sees_groups:
+            rows.sort(key=lambda row: int(row[0].rows.lengths[row[1]]))
         try:
-            ids, types = joined([tokens_of(row) for row in rows])
-            order = np.argsort(ids.lengths, kind="stable")
-            for left in leaving(self.runner.stepper, self._batch(ids, types, order), policy, budget):
-                logits = left.said.logits.float().cpu().numpy()
-                places = range(len(logits)) if left.rows is None else left.rows.tolist()
-                for place, said in zip(places, logits, strict=True):  # who leaves early is answered now
-                    self._resolve(rows[order[place]], said, left.said.layer)
+            batch = self._batch([(request.rows, row) for request, row in rows], _groups(rows))
+            for exited in exiting(self.runner.stepper, batch, policy, budget):
+                logits = exited.output.logits.float().cpu().numpy()
+                places = range(len(logits)) if exited.rows is None else exited.rows.tolist()
+                for place, values in zip(places, logits, strict=True):  # what exits early is answered now
+                    request, row = rows[place]
+                    self._resolve(request, row, values, exited.output.exit, exited.output.layer)
         except Exception as err:  # of this batch: the next one may do
             logger.error("%d rows failed: %s", len(rows), "".join(traceback.format_exception(err)).rstrip())
-            for row in rows:
-                _fail(row.ticket.future, err)
+            for request, _ in rows:
+                _fail(request.future, err)
             return
         self.pace = 0.9 * self.pace + 0.1 * (time.monotonic() - began) / len(rows)
         self.watch("rows", len(rows))
         self.watch("batch_seconds", time.monotonic() - began)
 
-    def _answer_question(self, question: str, context: str, future: Future[SpanAnswer]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        began = time.monotonic()
-        try:
-            (found,) = self.runner.predict([(question, context)], policy=self._own_policy(), progress=False)
-            assert isinstance(found, SpanAnswer)
-        except Exception as err:
-            future.set_exception(err)
-            return
-        self.layers[found.exit_layer] += 1
-        self.recent.append(time.monotonic() - began)
-        self.watch("rows", 1)
-        self.watch("exit_layer", found.exit_layer)
-        self.answered += 1
-        future.set_result(found)
-
-    def _resolve(self, row: Waiting, logits: NDArray[np.float32], layer: int) -> None:
-        ticket = row.ticket
-        ticket.logits[row.row], ticket.layers[row.row] = logits, layer
-        ticket.left -= 1
+    def _resolve(self, request: Request, row: int, logits: NDArray[np.float32], exit_number: int, layer: int) -> None:
+        outputs, example = request.outputs, int(request.rows.group[row])
+        outputs.logits[row], outputs.exit[row], outputs.layer[row] = logits, exit_number, layer
+        request.left -= 1
+        request.left_of[example] -= 1
         self.layers[layer] += 1
         self.watch("exit_layer", layer)
-        if ticket.drawn[row.row] and not self._is_stopped:
-            is_deep = layer == self.runner.config.num_layers
-            self._audits.append(Audited(tokens_of(row), None if is_deep else logits.copy()))
-        if not ticket.left and not ticket.future.cancelled():
-            outside = ticket.outside or self._is_stopped
-            reply = Replied(ticket.logits, ticket.layers, int(ticket.ids.lengths.sum()), outside)
-            if ticket.future.set_running_or_notify_cancel():
-                ticket.future.set_result(reply)
+        if not request.left_of[example] and request.drawn[example] and not self._is_stopped:
+            self._audits.append(self._drawn(request, example))
+        if not request.left and not request.future.cancelled():
+            answers = self.runner.decode(outputs, request.rows)
+            response = Response(answers, int(request.rows.lengths.sum()), request.outside or self._is_stopped)
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_result(response)
                 self.answered += 1
-            self.recent.append(time.monotonic() - ticket.arrived)
+            self.recent.append(time.monotonic() - request.arrived)
             self.watch("request_seconds", self.recent[-1])
+
+    def _drawn(self, request: Request, example: int) -> Audited:
+        """An example that was answered, to be looked at again; alone, so that it does not keep its request."""
+        places = np.flatnonzero(request.rows.group == example)
+        rows, outputs = request.rows.take([example]), request.outputs
+        if (outputs.layer[places] == self.runner.config.num_layers).all():
+            return Audited(rows, None)
+        own = RowOutputs(outputs.logits[places].copy(), outputs.exit[places], outputs.layer[places])
+        return Audited(rows, self.runner.decode(own, rows).values)
 
     def _audit(self) -> None:
         try:
@@ -321,20 +294,29 @@ class Engine:
             logger.error("An audit failed: %s", "".join(traceback.format_exception(err)).rstrip())
 
     def _look_again(self) -> None:
-        """Some of the rows that were drawn, the early ones at full depth; counted in the order in which they left."""
+        """Some of the examples that were drawn, the early ones at full depth; counted in the order of their answers."""
         some = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
-        early = [(one.tokens, one.early) for one in some if one.early is not None]
-        differ = iter(self._differ(*zip(*early, strict=True)) if early else ())
+        early = [one for one in some if one.early is not None]
+        differ = iter(self._differ(early) if early else ())
         for one in some:
             self._seen(one.early is not None and bool(next(differ)))
 
-    def _differ(self, tokens: Sequence[Tokenised], early: Sequence[NDArray[np.float32]]) -> Iterable[bool]:
-        ids, types = joined(tokens)
-        answered = run(self.runner.stepper, self._batch(ids, types, np.arange(len(early))), Never())
-        answer_type = self.runner.config.answer_type
+    def _differ(self, early: Sequence[Audited]) -> Iterable[bool]:
+        full = self._at_full_depth(EncodedRows.joined([one.rows for one in early]))
         tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
-        late = answer_type.answers(answered.logits.float().cpu().numpy())
-        return answer_type.differ(answer_type.answers(np.stack(early)), late, tolerance)
+        given = np.concatenate([one.early for one in early if one.early is not None])
+        return self.runner.config.answer_type.differ(given, full.values, tolerance)
+
+    def _at_full_depth(self, rows: EncodedRows) -> Answers:
+        order = np.argsort(rows.lengths, kind="stable")
+        parts = []
+        for start, stop in batches_by_tokens(rows.lengths[order], self.batch_tokens):
+            batch = Batch.of_rows(rows, order[start:stop], self.runner.pad, self.runner.device)
+            parts.append(run(self.runner.stepper, batch, Never()).logits.float().cpu().numpy())
+        logits = np.concatenate(parts)[np.argsort(order)]
+        last = self.runner.stepper.exits[-1]
+        places = (np.full(len(rows), last.number), np.full(len(rows), last.layer))
+        return self.runner.decode(RowOutputs(logits, *places), rows)
 
     def _seen(self, differs: bool) -> None:
         if self.audit is None:
@@ -359,12 +341,15 @@ class Engine:
         """The model's, unless its alarm was to stop it."""
         return Never() if self._is_stopped else self.policy
 
-    def _batch(self, ids: Ragged, types: Ragged | None, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        table, real = ids.padded(rows, self.runner.tokenizer.pad_token_id or 0)
-        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.from_numpy(real)}
-        if types is not None:
-            batch["token_type_ids"] = torch.from_numpy(types.padded(rows, 0)[0])
-        return {key: value.to(self.runner.device) for key, value in batch.items()}
+    def _batch(self, parts: Sequence[tuple[EncodedRows, int]], group: NDArray[np.int64] | None = None) -> Batch:
+        return Batch.of_parts(parts, self.runner.pad, self.runner.device, group)
+
+
+def _groups(rows: Sequence[tuple[Request, int]]) -> NDArray[np.int64]:
+    """Which rows of a batch belong to the same example of the same request."""
+    numbers: dict[tuple[int, int], int] = {}
+    keys = [(id(request), int(request.rows.group[row])) for request, row in rows]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _step_back() -> None:

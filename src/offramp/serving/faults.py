@@ -10,8 +10,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from offramp.answers.request import TooLarge
 from offramp.errors import OfframpError
-from offramp.serving.rows import Full, Stopped, TooLong
+from offramp.serving.requests import Full, Stopped, TooLong
 
 __all__ = ["Fault", "Problem", "add_errors", "fault", "overloaded"]
 
@@ -72,6 +73,10 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(TooLong)
     async def too_long(_: Request, err: TooLong) -> JSONResponse:
         return fault(422, "too_long", str(err))
+
+    @app.exception_handler(TooLarge)
+    async def too_large(_: Request, err: TooLarge) -> JSONResponse:
+        return fault(413, "too_large", str(err))
 
     @app.exception_handler(OfframpError)
     async def mistaken(_: Request, err: OfframpError) -> JSONResponse:

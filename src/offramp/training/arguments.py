@@ -39,7 +39,7 @@ def library_arguments(
         return getattr(published, name) if given is None else given
 
     if settings.early_stopping is not None and judge is None:
-        raise BadValue("early-stopping needs a score to watch; leave --select none out.")
+        raise BadValue("early-stopping needs a score to watch; leave `select='none'` out.")
     saving = settings.save_every or settings.eval_every
     judging = settings.eval_every or (settings.save_every if judge else None)  # a checkpoint is chosen by its score
     try:

@@ -6,21 +6,27 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.data import TASKS, Rows, Task
+from offramp.data.given import given
 from offramp.data.hashes import hashes_of
 from offramp.data.labels import reordered
 from offramp.data.own import discover, rows_of
-from offramp.data.split import Where, own_table, task_rows
-from offramp.data.table import Columns
+from offramp.data.split import READERS, Where, own_table, task_rows
+from offramp.data.table import Columns, Table, table_of
+from offramp.data.task import Rows, Task
+from offramp.data.tasks import TASKS
 from offramp.errors import BadInput, BadValue
 from offramp.training.holdout import hold_out, read_hashes
 from offramp.training.settings import Settings
 
-__all__ = ["Data", "read_data", "reorder_labels", "warn_of_overlap", "where_of"]
+__all__ = ["Data", "Tables", "read_data", "reorder_labels", "table_given", "warn_of_overlap", "where_of"]
+
+Tables = tuple[Table, Table]
+"""The training rows and the dev rows of a caller's own."""
 
 logger = logging.getLogger("offramp")
 
@@ -36,12 +42,28 @@ class Data:
     inherited: dict[str, NDArray[np.uint64]] = field(default_factory=dict)  # an offramp backbone's own rows, by role
 
 
-def read_data(settings: Settings, answered: tuple[Task, Rows, dict[str, Rows]] | None = None) -> Data:
+def table_given(data: Any, name: str, columns: Columns) -> Table:
+    """A caller's own data: texts with their labels, or a table in memory."""
+    if isinstance(data, tuple) and len(data) == 2:
+        rows = given(data[0], list(data[1]), text_column=columns.text, pair_column=columns.pair)
+        texts = list(rows.read())
+        inputs = ("text",) if isinstance(texts[0], str) else ("text", "pair")
+        return Table(name, texts, list(rows.labels or ()), list(range(1, len(texts) + 1)), inputs=inputs)
+    return table_of(data, name, columns)
+
+
+def read_data(
+    settings: Settings, answered: tuple[Task, Rows, dict[str, Rows]] | None = None, tables: Tables | None = None
+) -> Data:
     """Read the splits, say what was skipped, set the calibration rows aside.
 
-    `answered` are rows that have no labels, with a teacher's answers in their place.
+    `answered` are rows that have no labels, with a teacher's answers instead; `tables` a caller's own, in memory.
     """
-    task, train, dev = answered or (_task(settings) if settings.task is not None else _own(settings))
+    if tables is not None:
+        task = discover(tables[0], settings.problem, settings.metric)
+        train, dev = rows_of(tables[0], task), {"dev": rows_of(tables[1], task)}
+    else:
+        task, train, dev = answered or (_task(settings) if settings.task is not None else _own(settings))
     for rows in (train, *dev.values()):
         for note in rows.skipped:
             logger.warning("%s", note)
@@ -50,8 +72,7 @@ def read_data(settings: Settings, answered: tuple[Task, Rows, dict[str, Rows]] |
     inherited = read_hashes(Path(settings.backbone))
     kept, held = hold_out(train, settings.calibration_split, settings.seed, inherited.get("train"))
     data = Data(task, train.take(kept), train.take(held), dev, inherited)
-    if task.answer_type.is_one_class and len({*map(int, data.train.labels or ())}) < 2:
-        raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
+    task.answer_type.check_labels(data.train.labels or ())
     return data
 
 
@@ -89,10 +110,10 @@ def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
     task = TASKS[str(settings.task)]
     for name in ("text_column", "pair_column", "label_column", "metric"):
         if getattr(settings, name) is not None:
-            raise BadValue(f"Task {task.name} knows its columns and its metric; leave --{name.replace('_', '-')} out.")
+            raise BadValue(f"Task {task.name} knows its columns and its metric; leave `{name}=` out.")
     if settings.problem != "auto":
-        raise BadValue(f"Task {task.name} knows its kind of answer; leave --problem out.")
-    if "train" not in task.splits and not task.spans:
+        raise BadValue(f"Task {task.name} knows its kind of answer; leave `problem=` out.")
+    if "train" not in task.splits and task.answer_type.name not in READERS:
         raise BadValue(f"Task {task.name} has no training rows: train on another one (ax goes with mnli).")
     where = where_of(settings)
     if task.hub is not None and settings.data_dir is None and settings.train_file is None:  # the Hub's own names
@@ -103,11 +124,13 @@ def _task(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
 
 def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
     if settings.train_file is None and settings.dev_file is None and settings.dataset is None:
-        raise BadInput("Nothing to learn from: give --task, --train-file with --dev-file, or --dataset.")
+        raise BadInput("Nothing to learn from: give `task=`, `train_file=` with `dev_file=`, or `dataset=`.")
     where = where_of(settings)
     for split in ("train", "dev"):
         if split not in where.files and where.dataset is None:
-            raise BadInput(f"Own data needs --{split}-file too: exits are trained on one file and scored on the other.")
+            raise BadInput(
+                f"Own data needs `{split}_file=` too: exits are trained on one file and scored on the other."
+            )
     train, dev = own_table(where, "train"), own_table(where, "dev")
     task = discover(train, settings.problem, settings.metric)
     return task, rows_of(train, task), {"dev": rows_of(dev, task)}
@@ -115,7 +138,7 @@ def _own(settings: Settings) -> tuple[Task, Rows, dict[str, Rows]]:
 
 def _some(rows: Rows, count: int, seed: int) -> Rows:
     if count < 1:
-        raise BadValue(f"train-rows is {count}; it is at least 1.")
+        raise BadValue(f"`train_rows` is {count}; it is at least 1.")
     if count >= len(rows):
         return rows
     return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))

@@ -1,4 +1,4 @@
-"""Tokenised rows in flat arrays, the batches they are padded into, and the order they come in."""
+"""Tokenised rows as a data set of the library's loop, the batches they are padded into, and their order."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
-from transformers import PreTrainedTokenizerBase
 
-from offramp.core.chunks import Tokens
-from offramp.data.reading import Text
+from offramp.answers.answer_type import Encoder
+from offramp.core.batch import Batch, EncodedRows
 
-__all__ = ["Examples", "GroupedOrder", "Padder"]
+__all__ = ["Examples", "GroupedOrder", "Padder", "encoded"]
 
-CHUNK = 4096
+CHUNK = 4096  # examples that are tokenised together
 BLOCK = 50  # batches that are sorted by length together
 
+Item = tuple["Examples", int]
 
-class Examples(Dataset[dict[str, Any]]):
-    """Texts as token ids, one flat array for all of them, so that a million rows stay small."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], labels: Any, max_length: int):
-        tokens, lengths = Tokens(tokenizer, max_length), []
-        parts: dict[str, list[NDArray[Any]]] = {}
-        for start in range(0, len(texts), CHUNK):
-            ids, types = tokens.read(texts[start : start + CHUNK], start)
-            lengths.append(ids.lengths)
-            parts.setdefault("input_ids", []).append(ids.values.astype(np.int32))
-            if types is not None:
-                parts.setdefault("token_type_ids", []).append(types.values.astype(np.int8))
-        self.columns = {key: np.concatenate(pieces) for key, pieces in parts.items()}
-        self.lengths = np.concatenate(lengths)
-        self.ends = np.cumsum(self.lengths)
-        self.labels = None if labels is None else _compact(np.asarray(labels))
+def encoded(encoder: Encoder, examples: Sequence[Any]) -> EncodedRows:
+    """All examples as rows, end to end in a few flat arrays, so that a million stay small."""
+    parts = [encoder(examples[start : start + CHUNK], start) for start in range(0, len(examples), CHUNK)]
+    return EncodedRows.joined(parts)
+
+
+class Examples(Dataset[Item]):
+    """Rows and what each is trained on; to be scored, its own number, so that outputs find their rows in any order."""
+
+    def __init__(self, rows: EncodedRows, targets: NDArray[Any] | None = None, first: int = 0):
+        self.rows, self.first = rows, first
+        self.is_scored = targets is None
+        numbers = first + np.arange(len(rows))
+        self.targets = numbers if targets is None else _compact(targets)
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """Tokens of each row."""
+        return self.rows.lengths
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        end = self.ends[index]
-        row: dict[str, Any] = {key: flat[end - self.lengths[index] : end] for key, flat in self.columns.items()}
-        if self.labels is not None:
-            row["labels"] = self.labels[index]
-        return row
+    def __getitem__(self, index: int) -> Item:
+        return self, index
 
 
 def _compact(labels: NDArray[Any]) -> NDArray[Any]:
@@ -59,19 +59,12 @@ class Padder:
     def __init__(self, pad_token: int):
         self.pad_token = pad_token
 
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Token ids, the mask, token types where there are some, labels."""
-        lengths = np.array([len(row["input_ids"]) for row in rows])
-        mask = np.arange(lengths.max()) < lengths[:, None]
-        batch = {"attention_mask": torch.from_numpy(mask.astype(np.int64))}
-        for key in rows[0]:
-            if key == "labels":
-                batch[key] = torch.from_numpy(np.stack([row[key] for row in rows]))
-                continue
-            filled = np.full(mask.shape, self.pad_token if key == "input_ids" else 0, dtype=np.int64)
-            filled[mask] = np.concatenate([row[key] for row in rows])
-            batch[key] = torch.from_numpy(filled)
-        return batch
+    def __call__(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Token ids, the mask, token types where there are some, labels; marks where rows are scored."""
+        examples, places = items[0][0], np.array([index for _, index in items])
+        batch = Batch.of_rows(examples.rows, places, self.pad_token)
+        inputs = batch.as_inputs() | {"labels": torch.from_numpy(examples.targets[places])}
+        return inputs | ({"marks": batch.marks} if examples.is_scored and batch.marks is not None else {})
 
 
 class GroupedOrder(Sampler[int]):

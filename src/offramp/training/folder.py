@@ -49,7 +49,9 @@ def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1)
     if resume:
         _check_same(settings, folder, processes)
     elif not overwrite:
-        raise CannotWrite(f"{folder} holds another run; give --resume to go on with it, or --overwrite to replace it.")
+        raise CannotWrite(
+            f"{folder} holds another run; give `resume=True` to go on with it, or `overwrite=True` to replace it."
+        )
     else:
         check_ours(folder, MODEL, "a run")
 
@@ -115,7 +117,7 @@ def _check_same(settings: Settings, folder: Path, processes: int) -> None:
             option = name.replace("_", "-")
             raise CannotWrite(
                 f"{folder} was begun with {option} {old}, not {new}; resume with the options in its {FILE}, "
-                "or give --overwrite."
+                "or give `overwrite=True`."
             )
 
     file = folder / CHECKPOINTS / PROCESSES

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.data import Rows
 from offramp.data.hashes import hashes_of
 from offramp.data.reading import Text
+from offramp.data.task import Rows
 from offramp.errors import BadInput, BadValue
 from offramp.files.writing import as_usual
 
@@ -59,7 +59,7 @@ def hold_out(
     if not out.any():
         raise BadValue(
             f"{len(first)} different texts are too few to hold out {share:.0%} for calibration; "
-            "give --calibration-split 0."
+            "give `calibration_split=0`."
         )
     return np.flatnonzero(~out), np.flatnonzero(out)
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from offramp.answers import MULTI_LABEL
-from offramp.data import Rows, Task
 from offramp.data.metrics import AGREEMENT
 from offramp.data.reading import Source, columns_of, format_of, read_texts
+from offramp.data.rows import task_of_model
+from offramp.data.task import Rows, Task
 from offramp.errors import BadInput, BadValue
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
@@ -40,12 +40,12 @@ def imitated_model(settings: Settings) -> AdaptiveModel:
     """The fine-tuned model with new exits; its last one stays."""
     for one in fields(Settings):
         if one.name in UNUSED and getattr(settings, one.name) != one.default:
-            raise BadValue(f"Recipe imitate has a loop of its own; leave --{one.name.replace('_', '-')} out.")
+            raise BadValue(f"Recipe imitate has a loop of its own; leave `{one.name}=` out.")
     heads = "attention" if settings.heads == "auto" else settings.heads
     if settings.pooling not in ("auto", "queries"):
-        raise BadValue("Recipe imitate chooses what its heads read; leave --pooling out.")
+        raise BadValue("Recipe imitate chooses what its heads read; leave `pooling=` out.")
     if settings.num_layers is not None or settings.fresh_head:
-        raise BadValue("Recipe imitate keeps the model whole; leave --num-layers and --fresh-head out.")
+        raise BadValue("Recipe imitate keeps the model whole; leave `num_layers=` and `fresh_head=` out.")
     asked = ExitOptions(settings.exits, heads, queries=settings.queries, query_width=settings.query_width)
     return with_new_exits(settings.backbone, asked)
 
@@ -62,16 +62,14 @@ def unlabelled(settings: Settings, recipe: Recipe) -> tuple[Task, Rows, dict[str
         return None
     model = whole_model(recipe.teacher or settings.backbone)
     config = model.config
-    labels = None if config.answer_type.is_regression else config.labels
     texts = {split: list(read_texts(_source(file, settings))) for split, file in files.items()}
     if not all(texts.values()):
         raise BadInput(f"{files['train'] if not texts['train'] else files['dev']} holds no text.")
-    metrics = (config.answer_type.metric,) if config.answer_type.is_regression else (AGREEMENT,)
-    inputs = _inputs(texts["train"], settings)
-    task = Task("own", metrics, labels, multi_label=config.answer_type is MULTI_LABEL, inputs=inputs)
+    metrics = (AGREEMENT,) if config.answer_type.has_labels else (config.answer_type.metric,)
+    task = task_of_model(config, metrics, _inputs(texts["train"], settings))
     rows = {}
     for split, some in texts.items():
-        answers = config.answer_type.answers(model.runner().answer(some, policy="never").logits)
+        answers = model.runner().answer(some, policy="never").values
         rows[split] = Rows(some, answers.tolist())
     return task, rows["train"], {"dev": rows["dev"]}
 

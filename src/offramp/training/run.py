@@ -18,7 +18,6 @@ from accelerate import PartialState
 from transformers import (
     AutoConfig,
     EarlyStoppingCallback,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     TrainingArguments,
     set_seed,
@@ -26,9 +25,10 @@ from transformers import (
 from transformers.trainer_callback import ProgressCallback
 
 import offramp
-from offramp.data import Rows, Task, labels
+from offramp.data import labels
 from offramp.data.hashes import hashes_of
 from offramp.data.own import understood
+from offramp.data.task import Task
 from offramp.errors import BadValue
 from offramp.files.faults import loading
 from offramp.files.writing import writing
@@ -37,8 +37,8 @@ from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions, add_exits
 from offramp.training import card, folder, holdout
 from offramp.training.arguments import library_arguments, on_cpu
-from offramp.training.data import Data, read_data, reorder_labels, warn_of_overlap
-from offramp.training.examples import Examples, Padder
+from offramp.training.data import Data, Tables, read_data, reorder_labels, warn_of_overlap
+from offramp.training.examples import Examples, Padder, encoded
 from offramp.training.imitating import imitated_model, run_from_states, unlabelled
 from offramp.training.lock import only_run_in
 from offramp.training.progress import Progress
@@ -46,15 +46,13 @@ from offramp.training.recipes import Recipe, Stage, check, make
 from offramp.training.recipes.imitate import Imitate
 from offramp.training.scores import flat_scores, per_exit
 from offramp.training.settings import Settings
-from offramp.training.span_examples import SpanExamples
 from offramp.training.trainer import ExitTrainer, Weighing
 
-__all__ = ["Result", "train"]
+__all__ = ["Result", "close_process_group", "train"]
 
 logger = logging.getLogger("offramp")
 
 SCORES = "scores.json"
-WINDOW = 384  # tokens of a question with its context
 
 
 @dataclass(frozen=True)
@@ -77,24 +75,24 @@ class Result:
         return "\n".join(lines if header else lines[1:])
 
 
-def train(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> Result:
+def train(settings: Settings, *, resume: bool = False, overwrite: bool = False, tables: Tables | None = None) -> Result:
     """Run one training, from nothing or from its last checkpoint."""
     settings = settings.absolute()
     # without a GPU several processes meet only if told that they are on the CPU
     processes = PartialState(cpu=on_cpu(settings))
     folder.check_place(settings)
     with only_run_in(Path(settings.output)):
-        return _train(settings, processes, resume, overwrite)
+        return _train(settings, processes, resume, overwrite, tables)
 
 
-def _train(settings: Settings, processes: PartialState, resume: bool, overwrite: bool) -> Result:
+def _train(settings: Settings, processes: PartialState, resume: bool, overwrite: bool, tables: Tables | None) -> Result:
     output = Path(settings.output)
     folder.check(settings, resume, overwrite, processes.num_processes)
     if resume and folder.is_finished(output):
         logger.warning("%s is finished; there is nothing to resume.", output)
         return read_result(output)
     recipe = make(settings.recipe, settings.recipe_options)
-    data = read_data(settings, unlabelled(settings, recipe))
+    data = read_data(settings, unlabelled(settings, recipe), tables)
     set_seed(settings.seed)
     model = build(settings, recipe, data.task)
     if (width := recipe.width()) is not None:
@@ -117,7 +115,7 @@ def _train(settings: Settings, processes: PartialState, resume: bool, overwrite:
     return read_result(output)
 
 
-def part() -> None:
+def close_process_group() -> None:
     """Leave the other processes; gloo's threads abort a process that ends while they live."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -140,7 +138,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     exits = settings.exits
     if recipe.only_last:
         if exits != "all":
-            raise BadValue(f"Recipe {recipe.name} has one exit, behind the last layer; leave --exits out.")
+            raise BadValue(f"Recipe {recipe.name} has one exit, behind the last layer; leave `exits=` out.")
         exits = [settings.num_layers or config.num_hidden_layers]
     return AdaptiveModel.from_backbone(
         settings.backbone,
@@ -172,7 +170,7 @@ def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         shape = {name: shape[name] for name in ("num_layers", "fresh_head")}
     for name, default in shape.items():
         if getattr(settings, name) != default:
-            raise BadValue(f"{settings.backbone} has its exits already; leave --{name.replace('_', '-')} out.")
+            raise BadValue(f"{settings.backbone} has its exits already; leave `{name}=` out.")
     guarantee.forget(model.config)
     if plain:
         model = _with_exits(model, settings, recipe)
@@ -209,7 +207,7 @@ def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> Ada
 
 def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
     """The task's labels, in the order of the checkpoint's own classes where it has just these."""
-    if task.labels is None or task.spans:
+    if not task.answer_type.has_labels:
         return None
     own = [str(name) for _, name in sorted((config.id2label or {}).items())]
     return labels.in_order_of(own, task) or task.labels
@@ -226,8 +224,15 @@ class Job:
         model.config.inputs = list(data.task.inputs)
         tokenizer = model.tokenizer
         model.config.no_answer = 0.0 if data.task.no_answer else None
-        self.train_rows = examples(tokenizer, data.train, length, training=True)
-        self.dev_rows = {name: examples(tokenizer, rows, length, training=False) for name, rows in data.dev.items()}
+        kind = data.task.answer_type
+        encoder = kind.encoder(tokenizer, length)
+        train = encoded(encoder, data.train.texts)
+        self.train_rows = Examples(train, kind.targets(train, data.train.labels or []))
+        self.dev_rows: dict[str, Examples] = {}
+        first = 0
+        for name, rows in data.dev.items():
+            self.dev_rows[name] = Examples(encoded(encoder, rows.texts), first=first)
+            first += len(self.dev_rows[name])
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)
         is_fresh = model.config.num_layers in model.exits.untrained()
         self.stages = tuple(
@@ -249,7 +254,7 @@ class Job:
         wanted = self.settings.max_length or config.max_tokens
         if wanted is not None and wanted > most:
             raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
-        published = WINDOW if config.answer_type.is_span else self.recipe.published.max_length
+        published = config.answer_type.usual_length or self.recipe.published.max_length
         if isinstance(self.recipe, Imitate):  # its teacher's own
             published = most
         return wanted or int(min(published, most, self.model.tokenizer.model_max_length))
@@ -359,12 +364,12 @@ class Job:
     def _weighing(self) -> Weighing:
         settings, task = self.settings, self.data.task
         weights = settings.class_weights
-        if (weights is not None or settings.label_smoothing) and task.labels is None:
-            raise BadValue("A regression has no classes: leave class-weights and label-smoothing out.")
-        if (weights is not None or settings.label_smoothing) and task.spans:
-            raise BadValue("A span has no classes: leave class-weights and label-smoothing out.")
-        if settings.label_smoothing and task.multi_label:
-            raise BadValue("label-smoothing is for one label per text; leave it out.")
+        if (weights is not None or settings.label_smoothing) and not task.answer_type.has_labels:
+            raise BadValue(
+                f"{task.answer_type.title.capitalize()} has no classes: leave `class_weights=` and `label_smoothing=` out."
+            )
+        if settings.label_smoothing and not task.answer_type.is_one_class:
+            raise BadValue("`label_smoothing=` is for one label per text; leave it out.")
         if weights is not None and weights != "balanced" and not isinstance(weights, list):
             raise BadValue(f"class-weights are {weights!r}; say balanced, or a number per class: 1,2.5.")
         if weights == "balanced":
@@ -412,13 +417,10 @@ class Job:
 
     def _per_exit(self, told: Any) -> list[dict[str, float]]:
         """Every metric of every exit, of what the library's loop collected."""
-        if not self.data.task.spans:
-            return per_exit(told.predictions, told.label_ids, self.data.task)
-        (name, rows), *_ = self.data.dev.items()  # questions have one dev set
-        scores: list[dict[str, float]] = self.dev_rows[name].scores(
-            told.predictions, told.label_ids, rows, self.data.task
-        )
-        return scores
+        first = int(told.label_ids.min())
+        (name,) = [name for name, rows in self.dev_rows.items() if rows.first == first]
+        labels = self.data.task.answer_type.label_array(self.data.dev[name].labels or [])
+        return per_exit(told.predictions, told.label_ids, self.dev_rows[name], labels, self.data.task)
 
     def write(self, dev: dict[str, list[dict[str, float]]], stages: list[dict[str, Any]]) -> None:
         """The model folder: weights, tokenizer, card, scores, and who was where."""
@@ -449,8 +451,8 @@ class Job:
         self.model.config.notes = card.training_notes(scores, self.settings, self.recipe)
         roles = {"train": data.train, "calibration": data.calibration}
         hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
-        if data.task.spans:  # a context that was trained on is known with other questions, too
-            hashes["train"] = np.concatenate([hashes["train"], hashes_of([text[1] for text in data.train.texts])])
+        shared = hashes_of(data.task.answer_type.shared_texts(data.train.texts))
+        hashes["train"] = np.concatenate([hashes["train"], shared])
         hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
         for role in ("train", "dev"):  # what an offramp backbone has seen, this model has seen
             hashes[role] = np.concatenate([hashes[role], data.inherited.get(role, hashes[role][:0])])
@@ -459,13 +461,6 @@ class Job:
             (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
             holdout.write_hashes(new, hashes, self._earlier_rows())
         folder.finish(new, self.output, self.settings.keep_checkpoints)
-
-
-def examples(tokenizer: PreTrainedTokenizerBase, rows: Rows, length: int, training: bool) -> Any:
-    """Rows as a data set of the library's loop."""
-    if rows.ids is not None:
-        return SpanExamples(tokenizer, rows, length, training)
-    return Examples(tokenizer, rows.texts, rows.labels, length)
 
 
 def _balanced(labels: Any, classes: int) -> list[float]:

@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.data import Task
+from offramp.answers.answer import Decoding, RowOutputs
 from offramp.data.metrics import score
+from offramp.data.task import Task
+from offramp.training.examples import Examples
 
 __all__ = ["flat_scores", "per_exit", "table"]
 
 
-def per_exit(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> list[dict[str, float]]:
-    """Every metric of every exit, shallow to deep; logits are (rows, exits, classes)."""
-    answers = [task.answer_type.answers(logits[:, place]) for place in range(logits.shape[1])]
-    return [score(task.metrics, given, labels) for given in answers]
+def per_exit(
+    logits: NDArray[Any], numbers: NDArray[Any], examples: Examples, labels: NDArray[Any], task: Task
+) -> list[dict[str, float]]:
+    """Every metric of every exit, shallow to deep; logits are (rows, exits, columns), of the rows of these numbers."""
+    whole = np.empty_like(logits)
+    whole[numbers - examples.first] = logits
+    whole, rows = task.answer_type.locate(whole, examples.rows), examples.rows
+    decoding = Decoding(task.labels or (), 0.0 if task.no_answer else None)
+    none = np.zeros(len(whole), dtype=np.int64)
+    scores = []
+    for place in range(whole.shape[1]):
+        outputs = RowOutputs(whole[:, place], none, none)
+        values = task.answer_type.decode(outputs, rows.group, rows.examples, decoding).values
+        scores.append(score(task.metrics, values, labels))
+    return scores
 
 
 def flat_scores(each: Sequence[Mapping[str, float]], layers: Sequence[int], metric: str) -> dict[str, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from offramp.errors import BadValue, CannotWrite
 from offramp.files.writing import writing
 from offramp.training import folder
+from offramp.training.data import Tables
 from offramp.training.run import Result, train
 from offramp.training.settings import Settings
 
@@ -20,11 +21,13 @@ __all__ = ["summary", "train_seeds"]
 SUMMARY = "summary.json"
 
 
-def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = False) -> list[Result]:
+def train_seeds(
+    settings: Settings, *, resume: bool = False, overwrite: bool = False, tables: Tables | None = None
+) -> list[Result]:
     """Train into `OUTPUT/seed-N` for every seed, then write means and spreads (of each exit, last of their mean)."""
     seeds = settings.seeds if isinstance(settings.seeds, list) else [settings.seeds]
     if not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) != len(seeds):
-        raise BadValue(f"seeds are {settings.seeds}; list whole numbers, each once: 1,2,3.")
+        raise BadValue(f"`seeds` are {settings.seeds}; list whole numbers, each once: 1,2,3.")
     output = Path(settings.output)
     runs = [settings.changed(seed=seed, seeds=None, output=str(output / f"seed-{seed}")) for seed in seeds]
     if (output / "config.json").is_file():
@@ -36,7 +39,7 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
         for run in runs:
             folder.check(run, resume, overwrite, int(os.environ.get("WORLD_SIZE", "1")))
     try:
-        results = [train(run, resume=resume, overwrite=overwrite) for run in runs]
+        results = [train(run, resume=resume, overwrite=overwrite, tables=tables) for run in runs]
     finally:
         if main and not any(output.iterdir()):  # refused before anything was trained
             output.rmdir()
@@ -52,14 +55,14 @@ def train_seeds(settings: Settings, *, resume: bool = False, overwrite: bool = F
     return results
 
 
-def summary(settings: Settings, results: list[Result]) -> str:
+def summary(output: Path, results: list[Result]) -> str:
     """Each seed's main score per exit, the mean and the standard deviation."""
     lines = [results[0].table(f"seed {results[0].folder.name.removeprefix('seed-')}")]
     lines += [one.table(f"seed {one.folder.name.removeprefix('seed-')}", header=False) for one in results[1:]]
-    told = json.loads((Path(settings.output) / SUMMARY).read_text("utf-8"))
+    told = json.loads((output / SUMMARY).read_text("utf-8"))
     for name, found in told["dev"].items():
         for kind in ("mean", "sd"):
             label = kind if len(told["dev"]) == 1 else f"{kind} {name}"
             lines.append(f"{label:<16}" + "".join(f"{100 * value:>9.1f}" for value in found[kind]))
-    lines.append(f"Wrote {settings.output}.")
+    lines.append(f"Wrote {output}.")
     return "\n".join(lines)

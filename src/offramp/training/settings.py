@@ -124,7 +124,7 @@ class Settings:
 
 def _checked(one: Field[Any], value: Any) -> Any:
     """A value as its option wants it, within its range."""
-    made, name = _typed(one, value), one.name.replace("_", "-")
+    made, name = _typed(one, value), f"`{one.name}`"
     if one.name == "problem" and made not in PROBLEMS:
         raise UnknownName("kind of problem", made, PROBLEMS)
     if one.name in SEVERAL and not _is_several(made, *SEVERAL[one.name]):
@@ -136,7 +136,7 @@ def _checked(one: Field[Any], value: Any) -> Any:
     if one.name in ABOVE_0 and not made > 0:
         raise BadValue(f"{name} is {made}; it is above 0.")
     if one.name == "label_smoothing" and not 0 <= made < 1:
-        raise BadValue(f"label-smoothing is {made}; it is from 0 to below 1.")
+        raise BadValue(f"`label_smoothing` is {made}; it is from 0 to below 1.")
     if isinstance(made, float) and not isfinite(made):
         raise BadValue(f"{name} is {made}; it is finite.")
     if isinstance(made, int) and abs(made) > MOST.get(one.name, LARGEST):
@@ -162,7 +162,7 @@ def _typed(one: Field[Any], value: Any) -> Any:
         return value
     if kind == "dict[str, Any]":
         if not isinstance(value, Mapping):
-            raise BadValue(f"{one.name.replace('_', '-')} is {value!r:.60}, expected names with values.")
+            raise BadValue(f"`{one.name}` is {value!r:.60}, expected names with values.")
         return dict(value)
     wanted = {"int": int, "float": float, "bool": bool, "str": str}[kind.removesuffix(" | None")]
     if wanted is str and isinstance(value, list):
@@ -174,7 +174,7 @@ def _typed(one: Field[Any], value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         made, whole = None, False
     if made is None or not whole:
-        raise BadValue(f"{one.name.replace('_', '-')} is {value!r:.60}, expected {NAMES[wanted]}.")
+        raise BadValue(f"`{one.name}` is {value!r:.60}, expected {NAMES[wanted]}.")
     return made
 
 

@@ -77,13 +77,13 @@ class ExitTrainer(Trainer):
     def outputs(self, model: nn.Module, inputs: Mapping[str, Any]) -> BatchOutputs:
         """A pass in training mode: every exit's answer and the labels."""
         batch = {key: value for key, value in inputs.items() if key != "labels"}
-        trained = self.model.trained_exits(model(**batch).said)
+        trained = self.model.trained_exits(model(**batch).exits)
         weights = self.weighing.class_weights
         return BatchOutputs(
-            [said.raw for said in trained],
+            [output.raw for output in trained],
             inputs["labels"],
             self.model.config.answer_type,
-            [said.uncertainty for said in trained if said.uncertainty is not None],
+            [output.uncertainty for output in trained if output.uncertainty is not None],
             None if weights is None else torch.tensor(weights, device=trained[0].logits.device),
             self.weighing.label_smoothing,
             self._width(trained[-1].kept, inputs),

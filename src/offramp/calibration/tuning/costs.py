@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.core.chunks import Text
 from offramp.core.runner import Backend, Runner
+from offramp.data.reading import Text
 from offramp.policies import Policy
 
 __all__ = ["Costs", "measure"]

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from offramp.calibration.judge import fit, signals
 from offramp.core.stepper import Judge, points_on
-from offramp.evaluation.grids import grid
 from offramp.evaluation.traces.trace import Trace
-from offramp.policies import Judged, Policy
+from offramp.policies import POLICIES, Judged, Policy
+from offramp.policies.grids import grid
 
 __all__ = ["TUNABLE", "Knob", "knob"]
 
-TUNABLE = ("entropy", "confidence", "margin", "risk")
+TUNABLE = tuple(name for name, kind in POLICIES.items() if kind.tunable)
 
 Knob = Callable[[Sequence[int]], tuple[list[Policy], NDArray[np.bool_]]]
 """For the places of exits (the last one included): policies, and who leaves at each, (policies, rows, early exits)."""
@@ -27,12 +27,13 @@ def knob(name: str, trace: Trace, losses: NDArray[Any]) -> Knob:
     """A policy's knob on these rows; `losses` are a row's at each exit."""
     if name != Judged.name:
         return _by_certainty(trace, name)
-    return _by_distance(trace, losses) if trace.answer_type.is_regression else _by_risk(trace, losses)
+    _, remembered = trace.answer_type.log_odds(trace.outputs()[0].logits.float(), None)
+    return _by_distance(trace, losses) if remembered else _by_risk(trace, losses)
 
 
 def _by_certainty(trace: Trace, name: str) -> Knob:
     """One threshold, whatever the exits."""
-    policies, said = grid(name, trace.shape), trace.said()[:-1]
+    policies, said = grid(name, trace.shape), trace.outputs()[:-1]
     leaves = np.stack([np.stack([policy.step(one, None)[0].numpy() for one in said], 1) for policy in policies])
     return lambda places: (policies, leaves[:, :, list(places[:-1])])
 
@@ -45,7 +46,7 @@ def _by_risk(trace: Trace, losses: NDArray[Any]) -> Knob:
 
 
 def _by_distance(trace: Trace, losses: NDArray[Any]) -> Knob:
-    """A regression's judge compares an exit with the one before it, so every set has judges of its own."""
+    """What compares an exit with the one before it needs a risk model for every set of exits."""
 
     def turn(places: Sequence[int]) -> tuple[list[Policy], NDArray[np.bool_]]:
         some = _cut(trace, places)

@@ -5,9 +5,10 @@ The rows of the test run through the very graphs that are written, so the promis
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,22 +23,25 @@ from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candi
 from offramp.calibration.tuning.costs import measure
 from offramp.calibration.tuning.knobs import TUNABLE
 from offramp.calibration.tuning.search import Candidate
-from offramp.core.chunks import Text
 from offramp.core.loop import run
 from offramp.core.runner import Runner
+from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.grids import grid
-from offramp.export.folder import check_place, read_export
-from offramp.export.making import KEEPS, Made, Making
-from offramp.export.options import ExportOptions, Texts
-from offramp.export.run import store
-from offramp.export.texts import unseen
+from offramp.evaluation.traces.trace import Trace
+from offramp.exports.folder import check_place, read_export
+from offramp.exports.making import KEEPS, Made, Making
+from offramp.exports.options import ExportOptions, Texts
+from offramp.exports.run import store
+from offramp.exports.texts import unseen
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Policy
+from offramp.policies.grids import grid
 
-__all__ = ["TuneOptions", "Tuned", "cut", "found_on", "tested_on", "tune"]
+__all__ = ["TuneOptions", "Tuned", "cut", "found_on", "guaranteed_on", "tune"]
+
+logger = logging.getLogger("offramp")
 
 SEARCHED = 4  # a quarter of the rows is for the search, the rest for the test
 TIMED = 512  # texts that segments, and at last the whole, are timed on
@@ -50,6 +54,7 @@ class Tuned:
     layers: tuple[int, ...]
     policy: Policy | None
     sentence: str
+    trace: Trace | None = None  # of the rows that the guarantee was tested on
 
 
 def tune(
@@ -58,7 +63,6 @@ def tune(
     texts: Texts,
     promise: Promise,
     options: TuneOptions,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Tuned:
     """Keep the exits that make the export quickest within the risk."""
     folder, model = check_folder(name), AdaptiveModel.from_pretrained(name).eval()
@@ -71,21 +75,23 @@ def tune(
     few = len(order) // SEARCHED
     searched, tested = data.take(np.sort(order[:few])), data.take(np.sort(order[few:]))
     asked = _as_before(folder, options)
-    making = Making(model, texts, replace(asked, force=True), say)
+    making = Making(model, texts, replace(asked, force=True))
     made = making.make()
-    best, lines = found_on(making, made, searched, promise, options)
-    say("\n".join(lines))
+    best = found_on(making, made, searched, promise, options)
     if best is None:
         return Tuned((), None, f"No exits keep {promise.about(model.config.answer_type)} on a quarter of the rows.")
     layers = tuple(making.points[place].layer for place in best.places)
-    return tested_on(Making(model, texts, cut(asked, made, layers), say), best, tested, promise, origin, options)
+    final = Making(model, texts, cut(asked, made, layers))
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "trace.safetensors"
+        return replace(guaranteed_on(final, best, tested, promise, origin, options, file), trace=None)
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
     if options.policy not in (AUTO, *TUNABLE):
         raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
-    if model.config.answer_type.is_span:
-        raise BadValue("Exits are not tuned for questions, whose windows leave each for itself; name them: --exits.")
+    if model.config.answer_type.several_rows:
+        raise BadValue("Exits are not tuned where an example is several rows, which exit each for itself.")
     if len(model.exits.points) == 1:
         raise BadValue("This model has no early exit that could be kept or left out.")
     for name in policies_for(options.policy, model.config.shape):
@@ -110,13 +116,11 @@ def _kind(precision: str) -> str:
     return precision.removeprefix("int8-").replace("float32", "none")
 
 
-def found_on(
-    making: Making, made: Made, data: TaskRows, promise: Promise, options: TuneOptions
-) -> tuple[Candidate | None, list[str]]:
-    """The quickest set of exits on these rows, and what was seen on the way."""
+def found_on(making: Making, made: Made, data: TaskRows, promise: Promise, options: TuneOptions) -> Candidate | None:
+    """The quickest set of exits on these rows."""
     runner = making.runner(made)
     last = replace(cut(making.options, made, [making.points[-1].layer]), force=True)
-    whole = Making(making.model, Texts(making.texts.scales), last, lambda line: None)
+    whole = Making(making.model, Texts(making.texts.scales), last, quiet=True)
     uncut = whole.stepper(whole.make())
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
@@ -125,7 +129,8 @@ def found_on(
         found = candidates(trace, promise, costs, options, _allowed(made))
         more = [] if found else at_more_risk(trace, promise, costs, options, _allowed(made))
     layers = [point.layer for point in making.points]
-    return (found[0] if found else None), [told(costs), *more, *(line_of(one, layers) for one in found[:3])]
+    logger.info("%s", "\n".join([told(costs), *more, *(line_of(one, layers) for one in found[:3])]))
+    return found[0] if found else None
 
 
 def _allowed(made: Made) -> list[int]:
@@ -135,23 +140,29 @@ def _allowed(made: Made) -> list[int]:
     return [place for place, share in enumerate(made.checked.agreement[:-1]) if share >= KEEPS]
 
 
-def tested_on(
-    making: Making, best: Candidate, data: TaskRows, promise: Promise, origin: str, options: TuneOptions
+def guaranteed_on(
+    making: Making,
+    best: Candidate,
+    data: TaskRows,
+    promise: Promise,
+    origin: str,
+    options: TuneOptions,
+    trace_file: Path,
+    called: str | None = None,
 ) -> Tuned:
-    """The promise about the model cut there, on rows of their own; then all of it is written."""
+    """The guarantee about the model cut there, on rows of their own; then all of it is written."""
     made = making.make()
     runner, layers = making.runner(made), tuple(point.layer for point in making.points)
-    with tempfile.TemporaryDirectory() as place:
-        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        chosen, evidence = promised(judged_by(trace, best.policy), promise, _asked(best.policy), origin)
-        if chosen is None:
-            return Tuned(layers, None, evidence["sentence"])
-        seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
-        making.say(f"Cut there and with `{chosen}`: {1000 * seconds:.2f} ms a row, measured.")
-        tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
-        evidence = whole_evidence(evidence, chosen, trace) | {"tuned": tuned}
+    trace = obtain_trace(runner, data, trace_file)
+    chosen, evidence = promised(judged_by(trace, best.policy), promise, _asked(best.policy), origin)
+    if chosen is None:
+        return Tuned(layers, None, evidence["sentence"])
+    seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
+    logger.info("Cut there and with `%s`: %.2f ms a row, measured.", chosen, 1000 * seconds)
+    tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
+    evidence = whole_evidence(evidence, chosen, trace, called) | {"tuned": tuned}
     store(making, made, *bound(runner, chosen, evidence))
-    return Tuned(layers, chosen, evidence["sentence"])
+    return Tuned(layers, chosen, evidence["sentence"], trace)
 
 
 def _asked(policy: Policy) -> CalibrationOptions:

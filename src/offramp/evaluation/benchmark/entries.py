@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.core.chunks import Text
+from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.runner import Runner
-from offramp.core.stepper import Batch, ExitPoint
+from offramp.core.stepper import ExitPoint
+from offramp.data.reading import Text
 from offramp.encoders import EncoderState
-from offramp.export.folder import runtime_of
+from offramp.exports.folder import runtime_of
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Never, Policy
 from offramp.runtimes.loading import load
@@ -162,8 +163,7 @@ def _encoded(runner: Runner, texts: list[Text], **options: Any) -> Batch:
     firsts, seconds = ([text if isinstance(text, str) else text[0] for text in texts], None)
     if not isinstance(texts[0], str):
         seconds = [text[1] for text in texts]
-    encoded: Batch = dict(runner.tokenizer(firsts, seconds, truncation=True, return_tensors="pt", **options))
-    return encoded
+    return Batch.of_tensors(**runner.tokenizer(firsts, seconds, truncation=True, return_tensors="pt", **options))
 
 
 def _through(runner: Runner, batches: Iterator[tuple[NDArray[np.int64], Batch]], answer: Any, count: int) -> Ran:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from offramp.core.machine import half_precision
 from offramp.evaluation.benchmark.entries import PADDED, Entry
-from offramp.export.int8 import quantise
-from offramp.export.making import plain_graphs, ranges_of, unpadded
-from offramp.export.options import Texts
+from offramp.exports.int8 import quantise
+from offramp.exports.making import plain_graphs, ranges_of, unpadded
+from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
-from offramp.runtimes.loading import half_precision
+from offramp.runtimes import graph_runtimes
 
 __all__ = ["PEERS", "peers"]
 
@@ -25,9 +26,7 @@ PEERS = ("plain", "pipeline", "bfloat16", "onnx", "openvino", "originals")
 SAMPLES = 256  # texts that OpenVINO's own quantisation is calibrated on
 
 
-def peers(
-    model: AdaptiveModel, texts: Texts, place: Path, wanted: Sequence[str], static: int, say: Callable[[str], None]
-) -> list[Entry]:
+def peers(model: AdaptiveModel, texts: Texts, place: Path, wanted: Sequence[str], static: int) -> list[Entry]:
     """Write the graphs into `place` and name everybody; `static` layers cost as much as leaving early."""
     found = []
     if "plain" in wanted:
@@ -41,15 +40,13 @@ def peers(
         name = f"the originals' way: one row, padded to {PADDED}"
         found.append(Entry(name, "originals", batches=(1,)))
     if "onnx" in wanted or "openvino" in wanted:
-        found += _graphs(model, texts, place, wanted, static, say)
+        found += _graphs(model, texts, place, wanted, static)
     return found
 
 
-def _graphs(
-    model: AdaptiveModel, texts: Texts, place: Path, wanted: Sequence[str], static: int, say: Callable[[str], None]
-) -> list[Entry]:
+def _graphs(model: AdaptiveModel, texts: Texts, place: Path, wanted: Sequence[str], static: int) -> list[Entry]:
     """The full depth in one graph, as ONNX Runtime and OpenVINO run it."""
-    say("Writing full-depth graphs of the peers …")
+    logger.info("Writing full-depth graphs of the peers …")
     plain = plain_graphs(model, model.exits.points[-1:])
     ranges = ranges_of(model, plain, texts.scales)[0] if texts.scales else None
     files = {kind: place / f"{kind}.onnx" for kind in ("float32", "int8-static", "int8-token", "int8-dynamic")}
@@ -59,17 +56,19 @@ def _graphs(
             onnx.save(quantise(plain[0], kind, ranges), files[f"int8-{kind}"])
     written = {kind: str(file) for kind, file in files.items() if file.is_file()}
     found = []
+    for runtime in (one for one in graph_runtimes() if one.name in wanted):
+        precisions = ["float32", *(f"int8-{kind}" for kind in runtime.scales)]
+        found += [
+            Entry(f"{runtime.title} {kind}", "full", runtime.name, kind, written[kind])
+            for kind in precisions
+            if kind in written
+        ]
+        if runtime.has_bfloat16 and half_precision()["bfloat16"]:
+            found.append(Entry(f"{runtime.title} bfloat16", "full", runtime.name, "bfloat16", written["float32"]))
     if "onnx" in wanted:
-        found += [Entry(f"ONNX Runtime {kind}", "full", "onnx", kind, file) for kind, file in written.items()]
         found += _cut(model, texts, place, static)
-    if "openvino" in wanted:
-        found.append(Entry("OpenVINO float32", "full", "openvino", "float32", written["float32"]))
-        if half_precision()["bfloat16"]:
-            found.append(Entry("OpenVINO bfloat16", "full", "openvino", "bfloat16", written["float32"]))
-        if "int8-static" in written:
-            found.append(Entry("OpenVINO int8-static", "full", "openvino", "int8-static", written["int8-static"]))
-        if (file := _nncf(model, texts, written["float32"], place, say)) is not None:
-            found.append(Entry("OpenVINO int8 by NNCF", "full", "openvino", "int8-nncf", str(file)))
+    if "openvino" in wanted and (file := _nncf(model, texts, written["float32"], place)) is not None:
+        found.append(Entry("OpenVINO int8 by NNCF", "full", "openvino", "int8-nncf", str(file)))
     return found
 
 
@@ -91,10 +90,10 @@ def _cut(model: AdaptiveModel, texts: Texts, place: Path, layers: int) -> list[E
     return [Entry(name, "full", "onnx", f"int8-{kind}", str(file), layers)]
 
 
-def _nncf(model: AdaptiveModel, texts: Texts, graph: str, place: Path, say: Callable[[str], None]) -> Path | None:
+def _nncf(model: AdaptiveModel, texts: Texts, graph: str, place: Path) -> Path | None:
     """OpenVINO's own quantisation, where its library is installed and there are texts."""
     if importlib.util.find_spec("nncf") is None:
-        say("OpenVINO's own int8 is left out: it needs nncf (pip install nncf).")
+        logger.info("OpenVINO's own int8 is left out: it needs nncf (pip install nncf).")
         return None
     if not texts.scales:
         return None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from offramp.answers import AnswerType
-from offramp.core.chunks import Text
+from offramp.data.reading import Text
 from offramp.evaluation.benchmark.entries import Entry, open_entry
 
 __all__ = ["Row", "peak_memory", "race"]

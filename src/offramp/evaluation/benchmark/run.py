@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.core.chunks import Text
+from offramp.core.machine import cpu_name, half_precision
 from offramp.data.metrics import METRICS
+from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.evaluation.benchmark.entries import Entry, open_entry
 from offramp.evaluation.benchmark.peers import PEERS, peers
 from offramp.evaluation.benchmark.race import WARM, Judge, Row, peak_memory, race
-from offramp.evaluation.traces.about import cpu_name
-from offramp.export.folder import read_export
-from offramp.export.options import Texts
+from offramp.exports.folder import read_export
+from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
-from offramp.runtimes.loading import half_precision
+from offramp.runtimes import graph_runtimes
 
 __all__ = ["BenchmarkOptions", "benchmark"]
 
@@ -48,7 +48,6 @@ def benchmark(
     data: TaskRows,
     texts: Texts,
     options: BenchmarkOptions,
-    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Everything that was measured, as plain values."""
     _check(model, options)
@@ -57,7 +56,7 @@ def benchmark(
     with TemporaryDirectory() as place:
         layers = [open_entry(entry, name, options.threads)(rows, 32).layers.mean() for entry in ours[-1:]]
         static = max(1, min(model.config.num_layers, round(float(layers[0]))))
-        entries = [*peers(model, texts, Path(place), options.peers, static, say), *ours]
+        entries = [*peers(model, texts, Path(place), options.peers, static), *ours]
         judge = _judge(model, data)
         timed = _spread(rows, options.timed)
         found = race(entries, name, rows, timed, options.batches, options.rounds, options.threads, judge)
@@ -84,8 +83,8 @@ def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
     if not options.batches or min(options.batches) < 1:
         raise BadValue(f"Batches are {', '.join(map(str, options.batches))}; each is at least 1.")
     if options.rounds < 1:
-        raise BadValue(f"rounds is {options.rounds}; it is at least 1.")
-    if model.config.answer_type.is_span or model.config.answer_type.is_regression:
+        raise BadValue(f"`rounds` is {options.rounds}; it is at least 1.")
+    if model.config.answer_type.several_rows or model.config.answer_type.needs_tolerance:
         raise BadValue(f"The benchmark compares classes, and this model answers with {model.config.answer_type.title}.")
 
 
@@ -94,14 +93,16 @@ def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
     found = [Entry("offramp, torch float32", "leaving")]
     if half_precision()["bfloat16"]:
         found.append(Entry("offramp, torch bfloat16", "leaving", dtype="bfloat16"))
-    for backend, title in (("openvino", "OpenVINO"), ("onnx", "ONNX Runtime")):
-        if (Path(name) / backend).is_dir():
+    for runtime in reversed(graph_runtimes()):
+        if (Path(name) / runtime.name).is_dir():
             try:
-                export = read_export(Path(name), backend)
+                export = read_export(Path(name), runtime.name)
             except BadModel as err:
                 logger.warning("Left out: %s", err)
                 continue
-            found.append(Entry(f"offramp, {title} {export.precision}", "leaving", backend, export.precision))
+            found.append(
+                Entry(f"offramp, {runtime.title} {export.precision}", "leaving", runtime.name, export.precision)
+            )
     return found
 
 
@@ -152,4 +153,4 @@ def _policies(name: str, ours: Sequence[Entry]) -> dict[str, str]:
 
 def _mean_tokens(model: AdaptiveModel, texts: Sequence[Text]) -> float:
     chunks = model.runner().chunks(texts, progress=False, quiet=True)
-    return round(float(np.concatenate([chunk.ids.lengths for chunk in chunks]).mean()), 1)
+    return round(float(np.concatenate([chunk.rows.lengths for chunk in chunks]).mean()), 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import offramp
-from offramp.core.chunks import Text
+from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
+from offramp.data.reading import Text
 from offramp.errors import BadInput
 from offramp.evaluation.traces.trace import Trace
 
@@ -24,14 +24,12 @@ __all__ = [
     "check_labels",
     "check_reference",
     "check_trace",
-    "cpu_name",
     "describe",
     "of_data",
 ]
 
 
 FULL_DEPTH = "torch in float32, at full depth"  # what exports are compared with
-FLAGS = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
 
 
 class DataPrint:
@@ -47,7 +45,7 @@ class DataPrint:
 
     def finish(self, labels: NDArray[Any] | None, names: Sequence[str] | None) -> str:
         """With the labels; models that number their classes differently see the same data."""
-        if labels is not None and np.asarray(labels).dtype == object:  # right answers of questions
+        if labels is not None and np.asarray(labels).dtype == object:  # right answers as texts
             self.hashed.update(json.dumps([list(golds) for golds in labels]).encode())
         elif labels is not None:
             values = np.asarray(labels)
@@ -93,17 +91,6 @@ def describe(runner: Runner) -> dict[str, Any]:
     }
 
 
-def cpu_name() -> str:
-    """The processor, as the system calls it, with the instructions that speed depends on."""
-    info = Path("/proc/cpuinfo")
-    told = info.read_text() if info.is_file() else ""
-    lines = dict(line.split("\t", 1) for line in told.splitlines() if "\t" in line)
-    name = lines.get("model name", "").removeprefix(":").strip() or platform.processor() or platform.machine()
-    there = set(lines.get("flags", "").split())
-    flags = [flag for flag in FLAGS if flag in there]
-    return f"{name} ({', '.join(flags)})" if flags else name
-
-
 def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str) -> None:
     """Refuse a trace of another model, other data or another backend."""
     now, there = describe(runner), trace.about
@@ -121,7 +108,7 @@ def check_trace(trace: Trace, file: Path, runner: Runner, data_fingerprint: str)
 
 def check_labels(trace: Trace, file: Path, labels: NDArray[Any] | None) -> None:
     """Refuse a trace whose labels are not those of the rows that it says it is of."""
-    if trace.question is not None:  # questions' right answers are in the data alone
+    if labels is not None and labels.dtype == object:  # texts are in the data alone
         return
     there = trace.labels
     same = there is labels if there is None or labels is None else np.array_equal(there, labels)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from offramp.core.batch import Batch
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.config import AdaptiveConfig
 from offramp.originals.width.counting import blocks_of
@@ -58,7 +59,8 @@ def saved_by_width(config: AdaptiveConfig, lengths: NDArray[Any], kept: NDArray[
     heads, channels = blocks.heads - kept[..., 0], blocks.channels - kept[..., 1]  # (rows, layers)
     each = heads * blocks.head(length) + channels * blocks.channel(length)
     each -= blocks.head_predictor + blocks.channel_predictor
-    saved: NDArray[np.float64] = np.cumsum(each, axis=1)[:, [point.layer - 1 for point in config.exit_points]]
+    before = np.concatenate([np.zeros((len(each), 1)), np.cumsum(each, axis=1)], axis=1)  # up to layer 0, 1, …
+    saved: NDArray[np.float64] = before[:, [point.layer for point in config.exit_points]]
     return saved
 
 
@@ -84,7 +86,7 @@ def _quadratic(lengths: list[int], counts: NDArray[np.float64]) -> NDArray[np.fl
 
 def _count(model: AdaptiveModel, length: int) -> list[list[int]]:
     """One row's operations up to each exit, and those of the exit's head."""
-    batch = {"input_ids": torch.full((1, length), 0, device="meta")}
+    batch = Batch.of_tensors(torch.full((1, length), 0, device="meta"))
     stepper, family = model.stepper, model.config.family
     spent, heads = [], []
     # the counter does not know the fused attention of CPUs, so attention is taken apart; and it fails without gradients

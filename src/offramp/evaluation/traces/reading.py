@@ -62,6 +62,9 @@ def read_trace(file: Path) -> Trace:
     with file.open("rb") as raw:
         size = int.from_bytes(raw.read(8), "little")
         header = json.loads(raw.read(size))
+    if "question" in names:  # as it was called before
+        header["group"] = header.pop("question")
+        names = names - {"question"} | {"group"}
     for name in sorted(names):
         if name not in PER_ROW or header[name]["dtype"] not in DTYPES:
             raise _broken(file, f"it holds an array {name} of {header[name]['dtype']}")
@@ -79,7 +82,7 @@ def _check_header(file: Path, about: Any) -> None:
     if not isinstance(about.get("offramp"), str):
         raise _broken(file, f"offramp in its header is {about.get('offramp')!r:.40}")
     layers, depth = about["model"]["layers"], about["model"]["depth"]
-    whole = all(type(layer) is int and 1 <= layer <= depth for layer in layers)
+    whole = all(type(layer) is int and 0 <= layer <= depth for layer in layers)
     if not layers or not whole or layers != sorted(layers) or layers[-1] != depth:
         raise _broken(file, f"model.layers in its header are {layers!r:.60} of {depth}")
     if about["model"]["problem"] not in ANSWER_TYPES:
@@ -92,7 +95,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     columns = ANSWER_TYPES[model["problem"]].columns(classes)
     shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
-    shapes |= dict.fromkeys(("lengths", "hashes", "question"), (rows,)) | {"kept": (rows, model["depth"], 2)}
+    shapes |= dict.fromkeys(("lengths", "hashes", "group"), (rows,)) | {"kept": (rows, model["depth"], 2)}
     for name, array in arrays.items():
         expected = shapes.get(name, (rows, *array.shape[1:]))
         fits = array.shape == expected and array.ndim <= 3
@@ -104,23 +107,23 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     for name in FLOATS:
         if name in arrays and not _is_finite(arrays[name]):
             raise _broken(file, f"its {name} hold NaN, infinity, or no numbers with a point")
-    whole = [name for name in ("lengths", "hashes", "question") if name in arrays]
+    whole = [name for name in ("lengths", "hashes", "group") if name in arrays]
     if any(arrays[name].dtype.kind not in "iu" for name in whole):
-        raise _broken(file, "its lengths, hashes or questions are no whole numbers")
-    _check_questions(file, about, arrays)
+        raise _broken(file, "its lengths, hashes or groups are no whole numbers")
+    _check_groups(file, about, arrays)
 
 
-def _check_questions(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
-    """Windows come in the order of their questions, each of which has some."""
-    if ANSWER_TYPES[about["model"]["problem"]].is_span is not ("question" in arrays):
-        raise _broken(file, "its rows are windows of questions, and it is not of spans, or the other way round")
-    if "question" in arrays:
+def _check_groups(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Rows come in the order of their examples, each of which has some."""
+    if ANSWER_TYPES[about["model"]["problem"]].several_rows is not ("group" in arrays):
+        raise _broken(file, "its examples are of several rows, and its answers are not, or the other way round")
+    if "group" in arrays:
         least = about["model"].get("no_answer", "missing")
         if least is not None and (not isinstance(least, int | float) or isinstance(least, bool)):
             raise _broken(file, f"model.no_answer in its header is {least!r:.40}")
-        steps = np.diff(np.asarray(arrays["question"]), prepend=-1, append=about["data"].get("texts", -1))
+        steps = np.diff(np.asarray(arrays["group"]), prepend=-1, append=about["data"].get("texts", -1))
         if steps.min() < 0 or steps.max() > 1:
-            raise _broken(file, "its questions are not in order")
+            raise _broken(file, "its examples are not in order")
 
 
 def _is_finite(array: Array) -> bool:

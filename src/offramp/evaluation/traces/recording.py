@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.answers.span_answers import located
-from offramp.core.chunks import Text
 from offramp.core.loop import every_exit
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint
@@ -36,14 +34,14 @@ CODES = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "<u8": "U64"}
 class Reference:
     """Another model's answers to the same rows, which disagreement is to be measured against."""
 
-    answers: NDArray[Any]  # as the problem's answers are: (rows,) or (rows, labels)
+    answers: NDArray[Any]  # as the answer type's are: (examples,) or (examples, labels)
     name: str
     fingerprint: str
 
 
 def record(
     runner: Runner,
-    texts: Iterable[Text],
+    texts: Iterable[Any],
     labels: NDArray[Any] | None,
     file: Path,
     data_name: str,
@@ -62,7 +60,7 @@ def record(
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
         data = _pass(runner, texts, parts, progress)
-        if labels is not None and labels.dtype != object:  # a question's right answers stay where they are
+        if labels is not None and labels.dtype != object:  # texts stay where they are
             parts.add("labels", labels)
         about = describe(runner)
         about["model"]["parameters"] = count_parameters(runner.config)
@@ -73,7 +71,8 @@ def record(
             "fingerprint": data.finish(labels, names),
         }
         if reference is not None:
-            parts.add("reference", reference.answers)
+            if reference.answers.dtype != object:
+                parts.add("reference", reference.answers)
             about["reference"] = {"name": reference.name, "fingerprint": reference.fingerprint}
         whole = Path(folder) / "whole"
         parts.join(whole, about)
@@ -81,23 +80,26 @@ def record(
     return read_trace(file)
 
 
-def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | None) -> DataPrint:
+def _pass(runner: Runner, texts: Iterable[Any], parts: Parts, progress: bool | None) -> DataPrint:
     """One chunk after the other; returns the fingerprint of what was read."""
     stepper, operations, data = runner.stepper, count_operations(runner.config), DataPrint()
+    answer_type = runner.config.answer_type
     runner.warn_of_untrained(stepper.exits)
     seen = 0
     for chunk in runner.chunks(texts, progress=progress):
         with stepper.answering():
             batches = [every_exit(stepper, batch) for batch in chunk.batches()]
-        logits = _stacked([[said.logits for said in every] for every in batches])[chunk.back]
-        if chunk.windows is not None:
-            logits = located(logits, chunk.windows)
-            parts.add("question", chunk.windows.owner + seen)
+        logits = _stacked([[output.logits for output in every] for every in batches])[chunk.back]
+        logits = answer_type.locate(logits, chunk.rows)
+        if answer_type.several_rows:
+            parts.add("group", chunk.rows.group + seen)
         _check_finite(logits, seen, stepper.exits)
         parts.add("logits", logits)
         if batches[0][0].uncertainty is not None:
-            parts.add("uncertainty", _stacked([[said.uncertainty for said in every] for every in batches])[chunk.back])
-        lengths = chunk.ids.lengths
+            parts.add(
+                "uncertainty", _stacked([[output.uncertainty for output in every] for every in batches])[chunk.back]
+            )
+        lengths = chunk.rows.lengths
         spent, heads = operations.at(lengths)
         if batches[0][-1].kept is not None:
             each = [every[-1].kept for every in batches]
@@ -107,10 +109,9 @@ def _pass(runner: Runner, texts: Iterable[Text], parts: Parts, progress: bool | 
         parts.add("spent", spent)
         parts.add("heads", heads)
         parts.add("lengths", lengths)
-        hashes = hashes_of(chunk.texts)
-        parts.add("hashes", hashes if chunk.windows is None else hashes[chunk.windows.owner])
-        data.add(chunk.texts)
-        seen += len(chunk.texts)
+        parts.add("hashes", hashes_of(chunk.examples)[chunk.rows.group])
+        data.add(chunk.examples)
+        seen += len(chunk.examples)
         parts.texts = seen
     if not seen:
         raise BadInput("There is no text to record.")

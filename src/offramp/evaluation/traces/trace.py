@@ -11,12 +11,12 @@ The file is safetensors with a JSON header, so anything reads it and nothing in 
 | `hashes`      | (rows,)                  | of the texts: who was trained on, who was held out           |
 | `uncertainty` | (rows, exits)            | LTE's estimate that the exit is wrong, where the model has one |
 | `kept`        | (rows, layers, 2)        | heads and channels that the row ran, with gates               |
-| `question`    | (rows,)                  | of spans, whose rows are windows: the question that each is of |
+| `group`       | (rows,)                  | where an example may be several rows: the example that each is of |
 | `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; where the data have some  |
 | `reference`   | as answers are           | another model's answers, which disagreement is measured against |
 
-Spans keep the exits' summaries as `logits` (`problems/span.py`), the best span's place in characters of its context;
-the contexts and the right answers are the data's and come from there (`with_questions`).
+Where every token is answered, `logits` are the exits' summaries (`answers/span_summary.py`), places in characters of
+the text; the examples and the right answers are the data's and come from there (`with_examples`).
 
 Policies are replayed on it by the loop itself, so a replayed policy decides as a live one does.
 """
@@ -33,7 +33,8 @@ import torch
 from numpy.typing import NDArray
 
 from offramp.answers import ANSWER_TYPES, AnswerType
-from offramp.answers.span_answers import answers_of, texts_of
+from offramp.answers.answer import Answers, Decoding, RowOutputs
+from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.stepper import ExitOutput, ExitPoint, Judge, Shape, points_on
 from offramp.policies import Policy
@@ -42,9 +43,9 @@ from offramp.runtimes.replay import Replay
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
 BLOCK = 1 << 16  # rows that are replayed together
-PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "question", "labels", "reference")
+PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "group", "labels", "reference")
 
-PER_QUESTION = ("labels", "reference")  # of spans
+PER_EXAMPLE = ("labels", "reference")  # where an example may be several rows
 
 Array = NDArray[Any]
 
@@ -55,7 +56,7 @@ class Replayed:
 
     exit: NDArray[np.int64]  # (rows,), the exit's number, from 1
     layer: NDArray[np.int64]  # (rows,), from 1
-    answers: Array  # (rows,) classes or values, (rows, labels) 0 and 1; of spans (questions,) texts
+    answers: Array  # (examples,) classes or values or texts, (examples, labels) 0 and 1
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,15 @@ class Trace:
     hashes: Array
     uncertainty: Array | None = None
     kept: Array | None = None
-    question: Array | None = None
+    group: Array | None = None
     labels: Array | None = None
     reference: Array | None = None
-    contexts: tuple[str, ...] | None = None  # of the questions; not in the file
+    examples: tuple[Any, ...] | None = None  # which answers may point into; not in the file
     judge: Judge | None = None  # of the policy `risk`, where one was fitted; not in the file
 
     def __len__(self) -> int:
-        """How many answers there are: a row has one, or a question of several rows."""
-        return self.rows if self.question is None else len(np.unique(self.question))
+        """How many answers there are: a row has one, or an example of several rows."""
+        return self.rows if self.group is None else len(np.unique(self.group))
 
     @property
     def rows(self) -> int:
@@ -113,16 +114,31 @@ class Trace:
         return self._answers(self.logits[:, place])
 
     def _answers(self, logits: Array) -> Array:
-        if self.question is None:
+        if self.group is None:
             return self.answer_type.answers(logits)
-        if self.contexts is None:
-            raise AssertionError("a trace of questions needs their contexts")
-        found = answers_of(logits, np.asarray(self.question), self.about["model"]["no_answer"])
-        return texts_of(found, self.contexts)
+        none = np.zeros(len(logits), dtype=np.int64)
+        return self.decode(RowOutputs(logits, none, none)).values
 
-    def with_questions(self, contexts: Sequence[str], golds: Array | None) -> Trace:
-        """The same with what its questions were asked about, and their right answers."""
-        return replace(self, contexts=tuple(contexts), labels=golds)
+    def rows_at_exit(self, place: int) -> RowOutputs:
+        """All rows as if they exited at one exit; −1 is the last."""
+        point = self.points[place]
+        numbers = (np.full(self.rows, point.number), np.full(self.rows, point.layer))
+        return RowOutputs(np.asarray(self.logits[:, place]), *numbers)
+
+    def decode(self, outputs: RowOutputs) -> Answers:
+        """Examples' answers, made of what their rows exited with."""
+        group = None if self.group is None else np.asarray(self.group)
+        return self.answer_type.decode(outputs, group, self.examples, self.decoding)
+
+    @property
+    def decoding(self) -> Decoding:
+        """How outputs become answers."""
+        model = self.about["model"]
+        return Decoding(tuple(model["labels"]), model.get("no_answer"))
+
+    def with_examples(self, examples: Sequence[Any], labels: Array | None) -> Trace:
+        """The same with what its answers may point into, and the right answers where the file has none."""
+        return replace(self, examples=tuple(examples), labels=self.labels if labels is None else labels)
 
     @cached_property
     def full(self) -> Array:
@@ -166,41 +182,54 @@ class Trace:
             ]
         )
 
-    def said(self) -> tuple[ExitOutput, ...]:
-        """What every exit said about all rows."""
-        return tuple(self._only_block.said)
+    def outputs(self) -> tuple[ExitOutput, ...]:
+        """What every exit answered for all rows."""
+        return tuple(self._only_block.outputs)
 
-    def _blocks(self) -> Iterator[Replay]:
-        if self.rows <= BLOCK:
-            yield self._only_block
+    def _blocks(self, together: bool) -> Iterator[tuple[Replay, Array | None]]:
+        """Rows that are replayed together, with their groups."""
+        if self.rows <= BLOCK or together:
+            yield self._only_block, self.group
             return
         for start in range(0, self.rows, BLOCK):
-            yield self._block(slice(start, start + BLOCK))
+            rows = slice(start, start + BLOCK)
+            yield self._block(rows), None
 
     def replay(self, policy: Policy) -> Replayed:
-        """Where rows leave under a policy: the loop, over what the exits said."""
+        """Where rows exit under a policy: the loop, over what the exits answered."""
+        outputs = self.replayed_rows(policy)
+        return Replayed(outputs.exit, outputs.layer, self._answers(outputs.logits))
+
+    def replayed_rows(self, policy: Policy) -> RowOutputs:
+        """What rows exit with under a policy."""
         policy.check(self.shape)
-        blocks = [run(block, {}, policy) for block in self._blocks()]
+        blocks = [run(block, _grouped(group), policy) for block, group in self._blocks(policy.sees_groups)]
         exits, layers = (np.concatenate([getattr(one, name).numpy() for one in blocks]) for name in ("exit", "layer"))
-        logits = np.concatenate([one.logits.numpy() for one in blocks])
-        return Replayed(exits, layers, self._answers(logits))
+        return RowOutputs(np.concatenate([one.logits.numpy() for one in blocks]), exits, layers)
 
     # -- other traces ----------------------------------------------------------------------------
 
     def take(self, places: NDArray[np.int64]) -> Trace:
-        """Some of the rows; of questions all windows of some of them."""
+        """Some of the rows; where an example may be several, all rows of some examples."""
         arrays = {name: getattr(self, name) for name in PER_ROW}
-        if self.question is None:
-            return replace(self, **{name: array[places] for name, array in arrays.items() if array is not None})
-        rows = np.flatnonzero(np.isin(self.question, places))
-        per_row = {
-            name: array[rows] for name, array in arrays.items() if array is not None and name not in PER_QUESTION
-        }
-        per_row["question"] = np.searchsorted(np.sort(places), per_row["question"])
-        asked = {name: array[np.sort(places)] for name in PER_QUESTION if (array := arrays[name]) is not None}
-        contexts = None if self.contexts is None else tuple(self.contexts[place] for place in np.sort(places))
-        return replace(self, **per_row, **asked, contexts=contexts)
+        if self.group is None:
+            examples = None if self.examples is None else tuple(self.examples[place] for place in places)
+            some = {name: array[places] for name, array in arrays.items() if array is not None}
+            return replace(self, **some, examples=examples)
+        chosen = np.sort(places)
+        rows = np.flatnonzero(np.isin(self.group, chosen))
+        per_row = {name: array[rows] for name, array in arrays.items() if array is not None and name not in PER_EXAMPLE}
+        per_row["group"] = np.searchsorted(chosen, per_row["group"])
+        each = {name: array[chosen] for name in PER_EXAMPLE if (array := arrays[name]) is not None}
+        examples = None if self.examples is None else tuple(self.examples[place] for place in chosen)
+        return replace(self, **per_row, **each, examples=examples)
 
     def scaled(self, temperatures: NDArray[np.float64]) -> Trace:
         """The same with every exit's logits divided by its temperature."""
         return replace(self, logits=(self.logits / temperatures[None, :, None]).astype(np.float32))
+
+
+def _grouped(group: Array | None) -> Batch:
+    """A batch that says nothing but which rows belong together: a replay reads no tokens."""
+    nothing = torch.empty(0, 0, dtype=torch.long)
+    return Batch(nothing, None, None, np.empty(0, np.int64), None if group is None else np.asarray(group, np.int64))

@@ -92,9 +92,9 @@ def convert(
     checkpoint = read(Path(source))
     chosen = detect(checkpoint) if kind is None else KINDS[kind]
     if options.pad_to is not None and chosen.name != "ebert":
-        raise BadValue("Only an EBERT checkpoint reads padding; leave --pad-to out.")
+        raise BadValue("Only an EBERT checkpoint reads padding; leave `pad_to=` out.")
     if options.no_answer and chosen.name != "ebert":
-        raise BadValue("Only an EBERT checkpoint may answer questions; leave --no-answer out.")
+        raise BadValue("Only an EBERT checkpoint may answer questions; leave `no_answer=` out.")
     try:
         converted = chosen.convert(checkpoint, options)
     except KeyError as err:

@@ -7,7 +7,6 @@ import re
 from offramp import policies
 from offramp.answers import SPAN
 from offramp.errors import BadModel, BadValue
-from offramp.model.attach import ENDS
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.originals.width.spec import Width
@@ -23,7 +22,7 @@ HEADS = {
 SPAN_HEAD = {"qa_outputs.": "classifier."}
 
 
-SPANS: dict[str, object] = {"id2label": dict(enumerate(ENDS)), "problem_type": SPAN.name}
+SPANS: dict[str, object] = {"id2label": dict(enumerate(SPAN.fixed_labels or ())), "problem_type": SPAN.name}
 
 
 def prefix_of(checkpoint: Checkpoint) -> str | None:
@@ -45,7 +44,7 @@ def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
         raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")
     spans = "qa_outputs.weight" in checkpoint.weights
     if options.no_answer and not spans:
-        raise BadValue(f"{checkpoint.folder} does not answer questions; leave --no-answer out.")
+        raise BadValue(f"{checkpoint.folder} does not answer questions; leave `no_answer=` out.")
     backbone = checkpoint.backbone_config(family)
     config = AdaptiveConfig(
         backbone=backbone,
@@ -102,7 +101,7 @@ def _notes(checkpoint: Checkpoint, options: ConvertOptions) -> list[str]:
     if options.pad_to is None:
         notes.append(
             "Its first gate reads padding, too, and the checkpoint does not say how far rows were padded: before it "
-            "answers texts, convert it with --pad-to, the max_seq_length of its training."
+            "answers texts, convert it with `pad_to=`, the max_seq_length of its training."
         )
     if checkpoint.config.get("fill_mode") not in (None, "zero"):
         notes.append(f"fill_mode {checkpoint.config['fill_mode']} had no effect in the original and has none here.")

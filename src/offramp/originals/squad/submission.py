@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.answers.span import END_LOGITS, ENDS, LONGEST, LOW, NBEST, NULL, START_LOGITS, STARTS
-from offramp.answers.span_answers import answers_of, located, texts_of
-from offramp.answers.span_windows import Windows
+from offramp.answers.span_answers import best_spans, located, spots, texts_of
+from offramp.answers.span_summary import END_LOGITS, ENDS, LONGEST, LOW, NBEST, NULL, START_LOGITS, STARTS
+from offramp.core.batch import Batch, EncodedRows
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.questions import Question, read_squad
@@ -61,15 +61,14 @@ def squad_answers(
     made = Answers(null_odds=None if no_answer is None else {})
     pairs = [(one.question, one.context) for one in questions]
     for chunk in runner.chunks(pairs, batch_tokens):
-        assert chunk.windows is not None
-        summaries, _, _ = runner.outcome(chunk, chosen, max_layers)
-        found = answers_of(located(summaries, chunk.windows), chunk.windows.owner, no_answer)
-        some = questions[chunk.first : chunk.first + len(chunk.texts)]
+        summaries = runner.outputs(chunk, chosen, max_layers).logits
+        found = best_spans(located(summaries, chunk.rows), chunk.rows.group, no_answer)
+        some = questions[chunk.first : chunk.first + len(chunk.examples)]
         texts = texts_of(found, [one.context for one in some])
         for place, question in enumerate(some):
-            rows = np.flatnonzero(chunk.windows.owner == place)
+            rows = np.flatnonzero(chunk.rows.group == place)
             made.predictions[question.id] = str(texts[place])
-            listed = nbest(summaries[rows], rows, chunk.windows, question.context, no_answer is not None)
+            listed = nbest(summaries[rows], rows, chunk.rows, question.context, no_answer is not None)
             made.nbest[question.id] = [one.saved() for one in listed]
             if made.null_odds is not None:
                 made.null_odds[question.id] = float(found.null[place])
@@ -77,12 +76,12 @@ def squad_answers(
 
 
 def nbest(
-    summaries: NDArray[Any], rows: NDArray[np.int64], windows: Windows, context: str, no_answer: bool
+    summaries: NDArray[Any], rows: NDArray[np.int64], windows: EncodedRows, context: str, no_answer: bool
 ) -> list[Candidate]:
     """A question's best texts, each once, from what was said of its windows, `rows` of `windows`."""
     found: dict[str, Candidate] = {}
     for score, row, start, end, logits in sorted(_spans(summaries, rows), key=lambda one: -one[0]):
-        begins, ends = windows.spots(np.array([row]), np.array([start]), np.array([end]))
+        begins, ends = spots(windows, np.array([row]), np.array([start]), np.array([end]))
         text = context[int(begins[0]) : int(ends[0])].strip()
         if text and text not in found:
             found[text] = Candidate(text, *logits)
@@ -134,6 +133,6 @@ def _logits(runner: Runner, windows: list[Window], policy: Policy, max_layers: i
         columns["token_type_ids"] = [one.token_type_ids for one in windows]
     batch = {name: torch.from_numpy(np.stack(rows)).long().to(runner.device) for name, rows in columns.items()}
     with runner.stepper.answering():
-        tokens = run(runner.stepper, batch, policy, max_layers).tokens
+        tokens = run(runner.stepper, Batch.of_tensors(**batch), policy, max_layers).tokens
     assert tokens is not None
     return tokens.float().cpu().numpy()

@@ -11,13 +11,13 @@ import numpy as np
 
 from offramp.answers.answer import Answer
 from offramp.core.runner import Runner
-from offramp.data import TASKS, Task
 from offramp.data.folder import read_split
 from offramp.data.labels import fit
 from offramp.data.reading import Source, columns_of
+from offramp.data.task import Task
+from offramp.data.tasks import TASKS
 from offramp.data.trained import data_of_training
 from offramp.errors import BadInput, BadValue, CannotWrite
-from offramp.evaluation.grids import parameter
 from offramp.evaluation.traces.operations import count_parameters
 from offramp.files.writing import check_free, staged_file, writing
 from offramp.model.config import AdaptiveConfig
@@ -117,7 +117,7 @@ def _split(task: Task, file: Path) -> str:
     if named:
         return named[0]
     if len(task.test_splits) > 1:
-        raise BadInput(f"Is {file} {' or '.join(task.test_splits)}? Say so with --split.")
+        raise BadInput(f"Is {file} {' or '.join(task.test_splits)}? Say so with `split=`.")
     return task.test_splits[0]
 
 
@@ -134,7 +134,7 @@ def _setting(policy: Policy) -> object:
     threshold = getattr(policy, "threshold", None)
     if isinstance(threshold, tuple):
         return "-".join(f"{number:g}" for number in threshold)
-    return policy.patience if isinstance(policy, Patience) else parameter(policy)
+    return policy.patience if isinstance(policy, Patience) else policy.parameter
 
 
 def _cost(config: AdaptiveConfig, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:

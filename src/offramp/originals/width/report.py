@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.evaluation.results import WidthReport
 from offramp.evaluation.traces.operations import saved_by_width
 from offramp.evaluation.traces.trace import Trace
 from offramp.model.config import AdaptiveConfig
@@ -16,7 +17,7 @@ from offramp.policies import Policy
 __all__ = ["width_of_rows"]
 
 
-def width_of_rows(config: AdaptiveConfig, trace: Trace, policy: Policy) -> dict[str, Any] | None:
+def width_of_rows(config: AdaptiveConfig, trace: Trace, policy: Policy) -> WidthReport | None:
     """Of all rows at full depth, and of those that leave at each exit under a policy; None without gates."""
     if trace.kept is None:
         return None
@@ -31,21 +32,21 @@ def width_of_rows(config: AdaptiveConfig, trace: Trace, policy: Policy) -> dict[
         some = left == point.number
         run = full[some] * point.layer / blocks.layers
         exits.append({"layer": point.layer, "rows": int(some.sum())} | _kept(kept[some, : point.layer]))
-        exits[-1]["ratio"] = float(1 - saved[some, exit_].sum() / run.sum()) if some.any() else None
-    return {
-        "target": None if config.gating is None else config.gating.target,
-        "ratio": float(1 - saved[:, -1].sum() / full.sum()),  # of the layers' operations, gates counted
-        "heads": [round(float(one), 3) for one in heads],
-        "channels": [round(float(one), 1) for one in channels],
-        "exits": exits,
-        "of": {"heads": config.num_heads, "channels": config.num_channels},
-        "original": _as_published(config, heads, channels, int(trace.about["model"]["max_length"])),
-    }
+        exits[-1]["ratio"] = float(1 - saved[some, exit_].sum() / run.sum()) if run.sum() else None
+    return WidthReport(
+        None if config.gating is None else config.gating.target,
+        float(1 - saved[:, -1].sum() / full.sum()),
+        [round(float(one), 3) for one in heads],
+        [round(float(one), 1) for one in channels],
+        exits,
+        {"heads": config.num_heads, "channels": config.num_channels},
+        _as_published(config, heads, channels, int(trace.about["model"]["max_length"])),
+    )
 
 
 def _kept(kept: NDArray[np.float64]) -> dict[str, float | None]:
     """A layer's heads and channels on the average of some rows' layers; None where nobody left."""
-    if not len(kept):
+    if not kept.size:
         return {"heads": None, "channels": None}
     heads, channels = kept.mean((0, 1))
     return {"heads": round(float(heads), 3), "channels": round(float(channels), 1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,29 @@ from offramp.originals.width.masked import attend, feed, spread
 from offramp.originals.width.parts import Parts
 from offramp.originals.width.skipping import Kept, Packed, attend_kept, feed_kept, pack, pays
 
-__all__ = ["Watch", "walk"]
+__all__ = ["GatedLayers", "Watch", "walk"]
+
+
+@dataclass(frozen=True)
+class GatedLayers:
+    """Gates as a plug-in of the torch stepper: it runs the layers in place of the family."""
+
+    gates: Gates
+
+    @property
+    def module(self) -> Gates:
+        """The gates' weights."""
+        return self.gates
+
+    @property
+    def pads_to(self) -> int | None:
+        """The first gate of some checkpoints reads the mean over padding, too."""
+        width = self.gates.width
+        return None if width.first == "real" else width.pad_to or 0
+
+    def step(self, family: Family, encoder: Any, state: EncoderState, depth: int) -> EncoderState:
+        """Run the layers up to `depth`."""
+        return walk(self.gates, family, encoder, state, depth)
 
 
 class Watch:

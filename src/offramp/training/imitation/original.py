@@ -11,6 +11,7 @@ from offramp.errors import BadModel, BadValue
 from offramp.files.faults import loading
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions, add_exits
+from offramp.model.config import AdaptiveConfig
 
 __all__ = ["cut_to", "with_new_exits"]
 
@@ -31,14 +32,21 @@ def with_new_exits(name: str, asked: ExitOptions) -> AdaptiveModel:
     return model.eval()
 
 
+def _check_type(name: str, config: AdaptiveConfig) -> None:
+    """Heads imitate one answer per row; what is answered at tokens is trained instead."""
+    if config.answer_type.per_token:
+        raise BadModel(
+            f"{name} does {config.answer_type.title}; adapt is for models with one answer per text. Use `offramp train`."
+        )
+
+
 def _of_theirs(name: str, asked: ExitOptions) -> AdaptiveModel:
     model = AdaptiveModel.from_backbone(name, exits=asked.exits, heads=asked.heads, **_queries(asked))
-    if model.config.answer_type.is_span:
-        raise BadModel(f"{name} answers questions; adapt is for classifiers and regressions. See `offramp train`.")
+    _check_type(name, model.config)
     if model.config.exit_specs[-1].head != "family":
         raise BadModel(
             f"{name} has no classification head, so it has no answers to keep; fine-tune it first "
-            "(offramp train --recipe plain)."
+            "(`offramp.train(backbone, recipe='plain')`)."
         )
     return model
 
@@ -47,8 +55,7 @@ def _of_ours(name: str, asked: ExitOptions) -> AdaptiveModel:
     """At its full depth; what early exits it had are left out."""
     model: AdaptiveModel = AdaptiveModel.from_pretrained(name)
     config = model.config
-    if config.answer_type.is_span:
-        raise BadModel(f"{name} answers questions; adapt is for classifiers and regressions. See `offramp train`.")
+    _check_type(name, config)
     if config.width is not None or config.ramp is not None or config.faithful:
         raise BadModel(f"{name} has gates or a converted checkpoint's ramp; adapt takes an ordinary model.")
     if config.num_layers in model.exits.untrained():

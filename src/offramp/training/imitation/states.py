@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offramp.core.chunks import Text
+from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.errors import BadInput
 from offramp.files.writing import writing
@@ -85,16 +85,16 @@ def _behind(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDAr
         state = family.step(model.backbone, state, point.layer)
         kept.append(state.hidden.clamp(-LARGEST, LARGEST).half())
     real = state.real.cpu().numpy()
-    _, said = stepper.advance(state, last)
-    return torch.stack(kept, 2).cpu().numpy(), real, said.logits.float().cpu()
+    _, output = stepper.advance(state, last)
+    return torch.stack(kept, 2).cpu().numpy(), real, output.logits.float().cpu()
 
 
 def _check_room(folder: Path, chunk: Any, exits: int, size: int) -> None:
-    needed, free = int(chunk.ids.lengths.sum()) * exits * size * 2, shutil.disk_usage(folder).free
+    needed, free = int(chunk.rows.lengths.sum()) * exits * size * 2, shutil.disk_usage(folder).free
     if needed > free:
         raise BadInput(
-            f"The encoder's states of the next {len(chunk.texts):,} texts take {needed / 1e9:.1f} GB, and {folder} has "
-            f"{free / 1e9:.1f} GB left; take fewer texts or --exits."
+            f"The encoder's states of the next {len(chunk.examples):,} texts take {needed / 1e9:.1f} GB, and {folder} has "
+            f"{free / 1e9:.1f} GB left; take fewer texts or `exits=`."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from offramp.core.chunks import Text
+from offramp.data.reading import Text
 from offramp.errors import BadInput
 from offramp.files.faults import loading
 from offramp.model.adaptive import AdaptiveModel
@@ -47,9 +47,4 @@ def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:
     """Where each of our labels stands among theirs."""
     if theirs.answer_type is not ours.answer_type:
         raise BadInput(f"{name} answers with {theirs.answer_type.title}, and this model with {ours.answer_type.title}.")
-    names, wanted = ([label.casefold() for label in one.labels] for one in (theirs, ours))
-    if ours.answer_type.is_regression:
-        return [0]
-    if sorted(names) != sorted(wanted):
-        raise BadInput(f"{name} answers with {', '.join(theirs.labels)}, and this model with {', '.join(ours.labels)}.")
-    return [names.index(label) for label in wanted]
+    return ours.answer_type.label_order(name, theirs.labels, ours.labels)

@@ -20,7 +20,7 @@ from offramp.training.recipes.two_stage import DeeBert, DeeBertSelfDistilled
 if TYPE_CHECKING:
     from offramp.model.config import AdaptiveConfig
 
-__all__ = ["RECIPES", "Published", "Recipe", "Stage", "check", "make", "options_of"]
+__all__ = ["RECIPES", "Published", "Recipe", "Stage", "check", "make", "options_of", "recipe_options"]
 
 RECIPES: Registry[type[Recipe]] = Registry(
     "recipe",
@@ -49,6 +49,15 @@ def options_of(recipe: type[Recipe]) -> dict[str, Field[Any]]:
     return {one.name: one for one in fields(recipe)}
 
 
+def recipe_options() -> dict[str, tuple[Field[Any], list[str]]]:
+    """Every option that a recipe declares, and the recipes that have it."""
+    found: dict[str, tuple[Field[Any], list[str]]] = {}
+    for recipe in RECIPES.values():
+        for name, option in options_of(recipe).items():
+            found.setdefault(name, (option, []))[1].append(recipe.name)
+    return found
+
+
 def make(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe with some of its options set; an option that it does not have is refused with those it has."""
     known = options_of(RECIPES[name])
@@ -75,7 +84,7 @@ def check(recipe: Recipe, config: AdaptiveConfig) -> None:
         fits = ", ".join(name.replace("_", " ") for name in recipe.problems)
         raise BadValue(f"Recipe {recipe.name} does not fit a {config.answer_type.title}: it is for {fits}.")
     if len(config.exit_specs) == 1 and not recipe.only_last:
-        raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add --exits.")
+        raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add `exits=`.")
     if config.width is not None and recipe.width() is None:
         raise BadValue(f"Recipe {recipe.name} does not train gates, and the model has some; use ebert, or one without.")
     if recipe.lte and not config.lte:

@@ -108,4 +108,4 @@ def lte(batch: BatchOutputs) -> Tensor:
     """BERxiT's J: the mean over exits and rows of (estimate − how wrong the exit is)²; the features learn, too."""
     estimates = torch.stack(list(batch.uncertainty))  # (L, rows)
     logits = torch.stack([logits.detach() for logits in batch.logits])  # (L, rows, classes)
-    return ((estimates - batch.answer_type.mistaken(logits, batch.labels)) ** 2).mean()
+    return ((estimates - batch.answer_type.error_target(logits, batch.labels)) ** 2).mean()

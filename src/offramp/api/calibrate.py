@@ -1,0 +1,86 @@
+"""`offramp.calibrate`: the cheapest threshold within a guarantee."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from offramp.api.options import DataArguments, check_counts, data_options
+from offramp.errors import BadValue
+
+if TYPE_CHECKING:
+    from offramp.calibration.run import CalibrationResult
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    model: str | os.PathLike[str],
+    texts: Any = None,
+    labels: Sequence[Any] | None = None,
+    *,
+    risk: float | None = None,
+    confidence: float | None = None,
+    of: str | None = None,
+    test: str | None = None,
+    tolerance: float | None = None,
+    reference: str | None = None,
+    speedup: float | None = None,
+    policy: str | Sequence[str] = (),
+    per_exit: bool = False,
+    temperature: bool = False,
+    trace: str | os.PathLike[str] | None = None,
+    backend: str = "torch",
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    max_length: int | None = None,
+    announce: Callable[[str], None] | None = None,
+    **data: Unpack[DataArguments],
+) -> CalibrationResult:
+    """Choose the cheapest threshold that keeps a guarantee, and write it into the model folder.
+
+    The guarantee is about answers that differ from the full model's (no labels needed), or about accuracy lost against
+    labels. Without `texts` the rows are those that training set aside. Where it cannot be kept, the result is false
+    and nothing is changed.
+
+    Args:
+        model: a model folder.
+        texts: texts, a table or a file that the model was not trained on; `labels` beside texts in memory.
+        risk: maximum fraction of changed answers, or of accuracy lost (default: 0.01).
+        confidence: confidence level (default: 0.95).
+        of: "disagreement" (default) or "accuracy".
+        test: auto, binomial, betting or hoeffding-bentkus.
+        speedup: no guarantee, but the best quality at so many times fewer layers.
+        policy: whose number is chosen; several are searched on half the rows; "auto": entropy or risk.
+
+    >>> result = offramp.calibrate("my-model", texts, risk=0.02, confidence=0.9)      # doctest: +SKIP
+    >>> result.policy, result.guarantee                                              # doctest: +SKIP
+    """
+    from offramp.extras import require
+
+    require("train", "Calibrating")
+    from offramp.calibration.risks import Promise
+    from offramp.calibration.run import CalibrationOptions
+    from offramp.calibration.run import calibrate as run
+    from offramp.runtimes.loading import load
+
+    check_counts(threads=threads)
+    if speedup is not None and any(value is not None for value in (risk, confidence, of, test)):
+        raise BadValue("`speedup=` makes no guarantee; leave `risk=`, `confidence=`, `of=` and `test=` out.")
+    usual = Promise()
+    promise = Promise(
+        of or usual.of,
+        usual.risk if risk is None else risk,
+        usual.confidence if confidence is None else confidence,
+        test or "auto",
+        tolerance,
+    )
+    names = (policy,) if isinstance(policy, str) else tuple(policy)
+    options = CalibrationOptions(names, per_exit, speedup, temperature)
+    rows = data_options(texts, labels, data)
+    runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
+    file = None if trace is None else Path(trace)
+    return run(runner, rows, promise, options, trace_file=file, reference=reference, announce=announce)
