@@ -29,7 +29,8 @@ from transformers import BertConfig
 import offramp
 from exit_efficiency import Forced, thresholds_for
 from offramp import AdaptiveModel
-from offramp.core.chunks import Text, Tokens
+from offramp.answers.texts import TextEncoder
+from offramp.data.reading import Text
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, rows_for

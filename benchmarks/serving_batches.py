@@ -32,7 +32,7 @@ from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, rows_for
 from offramp.core.machine import cpu_name
 from offramp.policies import Policy
-from offramp.serving.rows import Asked, Ticket, Waiting, alike
+from offramp.serving.requests import RequestOptions, Ticket, Waiting, alike
 
 RESULTS = Path(__file__).parent / "results" / "serving-batches.json"
 Batch = dict[str, torch.Tensor]
@@ -53,7 +53,7 @@ def first_come(lengths: list[int], budget: int) -> list[list[int]]:
 
 def like_lengths(lengths: list[int], budget: int, waiting: int) -> list[list[int]]:
     """As the server takes them, while so many wait."""
-    ticket = cast(Ticket, SimpleNamespace(asked=Asked()))
+    ticket = cast(Ticket, SimpleNamespace(asked=RequestOptions()))
     rows = [Waiting(ticket, row, length) for row, length in enumerate(lengths)]
     there, found = rows[:waiting], []
     coming = iter(rows[waiting:])

@@ -79,7 +79,7 @@ class Trained:
         """What every exit said about the dev rows."""
         kept = load_file(RESULTS / f"{self.name}.safetensors")
         answer_type = TASKS[self.record["task"]].answer_type
-        labels = kept["labels"].astype(np.float64 if answer_type.is_regression else np.int64)
+        labels = kept["labels"].astype(np.float64 if answer_type.needs_tolerance else np.int64)
         sure = kept.get("uncertainty")
         layers = self.record["layers"]
         about = {"model": {"problem": answer_type.name, "layers": layers, "depth": layers[-1], "faithful": False}}

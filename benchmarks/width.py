@@ -25,6 +25,7 @@ import transformers
 from torch import Tensor
 from transformers import BertConfig
 
+from offramp.core.batch import Batch
 from offramp import AdaptiveModel
 from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
@@ -135,7 +136,10 @@ def make_batch(lengths: Tensor) -> dict[str, Tensor]:
 
 def timed(model: AdaptiveModel, batch: dict[str, Tensor], repeats: int) -> tuple[float, float]:
     """Median seconds: gated, plain."""
-    ways: tuple[Callable[[], Any], ...] = (lambda: model(**batch), lambda: model.stepper.plain(batch))
+    ways: tuple[Callable[[], Any], ...] = (
+        lambda: model(**batch),
+        lambda: model.stepper.plain(Batch.of_tensors(**batch)),
+    )
     took: list[list[float]] = [[], []]
     with torch.inference_mode():
         for turn in range(repeats + 1):

@@ -20,7 +20,7 @@ checked on the other, {halves} times:"""
 SAMPLING = """\
 *Above* is not the rate at which promises are broken: it counts the other half's own sampling error too. With {rows}
 rows a true risk of 1.5 %, well within the promise, shows above 2 % in {chance:.0%} of samples. The simulations in
-`tests/test_promises.py` know the true risk and test the rate itself."""
+`tests/calibration/test_promises.py` know the true risk and test the rate itself."""
 HEAD = "model | promise | policy | risk there | fewer layers | risk on dev | 95 % | fewer layers | measured | acc"
 HALVES = "model | promise | rows | mean risk on the other half | above 2 % | fewer layers"
 

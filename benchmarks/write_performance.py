@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from offramp.evaluation.benchmark.table import draw
+from offramp.report.benchmark import draw
 from offramp.report.figures import COLOURS
 
 HERE = Path(__file__).parent

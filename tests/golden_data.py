@@ -39,7 +39,7 @@ def checks_of_reading(case: Case, folder: Path) -> Iterator[Check]:
         task = TASKS[f"elue-{name}"]
         yield claim(f"labels of {name}", task.labels == (None if labels == [None] else tuple(labels)))
         regression = case.about["output_mode"][name] == "regression"
-        yield claim(f"kind of {name}", task.answer_type.is_regression == regression)
+        yield claim(f"kind of {name}", task.answer_type.needs_tolerance == regression)
     for name, wanted in case.about["examples"].items():
         task_name, split = name.split("/")
         task = TASKS[f"elue-{task_name}"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from golden_case import Case, Check, claim, close, same
 from offramp import AdaptiveModel
+from offramp.core.batch import Batch
 from offramp.originals.convert import detect
 from offramp.originals.convert.ebert import PREDICTOR, _gate
 from offramp.originals.width.counting import Blocks, blocks_of, report, terms
@@ -79,7 +80,7 @@ def padded(case: Case, more: int) -> dict[str, Tensor]:
 def watched(model: AdaptiveModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Watch, Tensor]:
     """Logits, each layer's first token, what the gates said, and what rows kept."""
     stepper, watch = model.stepper, Watch()
-    inside, states = stepper.embed(batch), []
+    inside, states = stepper.embed(Batch.of_tensors(**batch)), []
     for depth in range(1, model.config.num_layers + 1):
         assert model.gates is not None
         inside = walk(model.gates, model.config.family, model.backbone, inside, depth, watch)
@@ -90,7 +91,7 @@ def watched(model: AdaptiveModel, batch: dict[str, Tensor]) -> tuple[Tensor, Ten
 
 
 def with_open_gates(model: AdaptiveModel, batch: dict[str, Tensor]) -> Tensor:
-    return model.stepper.plain(batch)
+    return model.stepper.plain(Batch.of_tensors(**batch))
 
 
 def checks_of_pass(case: Case, run: str, model: AdaptiveModel, batch: dict[str, Tensor]) -> Iterator[Check]:

@@ -75,8 +75,8 @@ def outputs_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> Bat
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     out = model(**{key: value[:rows] for key, value in case.batch.items()})
-    uncertainty = [one.uncertainty for one in out.said if one.uncertainty is not None]
-    logits = [one.logits for one in out.said]
+    uncertainty = [one.uncertainty for one in out.exits if one.uncertainty is not None]
+    logits = [one.logits for one in out.exits]
     return BatchOutputs(logits, case.inputs["labels"][:rows], model.config.answer_type, uncertainty)
 
 

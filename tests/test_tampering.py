@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from offramp.cli.main import main
 from tests.attempts import attempt, seen
 from tests.calls import answers, fails
+from tests.evaluation.test_compare import write_run
 from tests.tampering import (
     calls,
     header,
@@ -23,7 +24,6 @@ from tests.tampering import (
     write_data,
     write_model,
 )
-from tests.test_compare import write_run
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             raise UnknownName(self.kind, name, self._entries)
         return self._entries[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 

@@ -21,6 +21,7 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.exports.options import ExportOptions, Texts
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
+from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.original import cut_to
 
 __all__ = ["Choice", "choose"]
@@ -41,7 +42,7 @@ class Choice:
 
 def choose(plan: Plan) -> Choice:
     """Write the model with the quickest exits and its guarantee; `NoGuarantee` where nothing is saved within the risk."""
-    return _in_torch(plan) if plan.options.tuning.backend == "torch" else _exported(plan)
+    return _exported(plan) if RUNTIMES[plan.options.tuning.backend].runs_graphs else _in_torch(plan)
 
 
 def _in_torch(plan: Plan) -> Choice:

@@ -6,13 +6,15 @@ With windows of few tokens a long answer may not be: it starts where its first t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from offramp.core.batch import EncodedRows, Ints, Ragged
 from offramp.errors import BadInput, BadValue
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["STRIDE", "QuestionEncoder", "best_context"]
 

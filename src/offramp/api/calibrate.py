@@ -63,13 +63,15 @@ def calibrate(
 
     require("train", "Calibrating")
     from offramp.calibration.risks import Promise
-    from offramp.calibration.run import CalibrationOptions
+    from offramp.calibration.run import CalibrationOptions, check_folder
     from offramp.calibration.run import calibrate as run
     from offramp.runtimes.loading import load
 
     check_counts(threads=threads)
-    if speedup is not None and any(value is not None for value in (risk, confidence, of, test)):
-        raise BadValue("`speedup=` makes no guarantee; leave `risk=`, `confidence=`, `of=` and `test=` out.")
+    check_folder(str(model))
+    for name, value in (("of", of), ("risk", risk), ("confidence", confidence), ("test", test)):
+        if speedup is not None and value is not None:
+            raise BadValue(f"`speedup=` makes no guarantee; leave `{name}=` out.")
     usual = Promise()
     promise = Promise(
         of or usual.of,

@@ -41,6 +41,7 @@ from offramp.model import guarantee as promises
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
 from offramp.policies.grids import fitting, grid
+from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import called
 
 __all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
@@ -90,7 +91,7 @@ def calibrate(
     """
     folder = check_folder(runner.name)
     data, origin = rows_to_calibrate(folder, runner.config, given)
-    if runner.backend != "torch":
+    if RUNTIMES[runner.backend].runs_graphs:
         data = unseen(data, read_export(folder, runner.backend).seen)
     options = _checked(runner, promise, options or CalibrationOptions(), data)
     if options.speedup is None:
@@ -124,7 +125,7 @@ def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data
     if options.speedup is not None and options.per_exit:
         raise BadValue("A speed is sought among one threshold for all exits; leave `per_exit=` out.")
     promise.check(shape.answer_type, labelled)
-    if options.temperature and runner.backend != "torch":
+    if options.temperature and RUNTIMES[runner.backend].runs_graphs:
         raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
     if options.temperature:
         check_temperatures(shape.answer_type, labelled, config.faithful)
@@ -202,7 +203,7 @@ def write(
 ) -> None:
     """The evidence, the config, and last the card, all or none; the runner in hand stays as it was."""
     config, written = bound(runner, policy, evidence, temperatures)
-    if runner.backend != "torch":
+    if RUNTIMES[runner.backend].runs_graphs:
         keep_policy(folder, runner.backend, config, written, card.EVIDENCE)
         return
     write_together(

@@ -12,6 +12,7 @@ import argparse
 from offramp.cli import arguments
 from offramp.cli.data import add_data
 from offramp.cli.streams import say
+from offramp.runtimes import RUNTIMES
 
 EXAMPLES = """\
 examples:
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate and say what holds."""
     from offramp.api.calibrate import calibrate
 
-    kept = (args.model, "config.json") if args.backend == "torch" else (f"{args.model}/{args.backend}", "offramp.json")
+    exported = RUNTIMES[args.backend].runs_graphs
+    kept = (f"{args.model}/{args.backend}", "offramp.json") if exported else (args.model, "config.json")
     place = f"The policy is for {'/'.join(kept)}, the evidence for {kept[0]}/calibration.json."
     # who cannot be told gets no other model
     result = arguments.call(calibrate, args, announce=lambda sentence: say(f"{sentence}\n{place}"))

@@ -17,6 +17,7 @@ from offramp.errors import BadInput
 __all__ = [
     "FORMATS",
     "LONGEST",
+    "TABLE_KINDS",
     "Source",
     "check_file",
     "format_of",
@@ -35,6 +36,7 @@ FORMATS = {
 }
 ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
+TABLE_KINDS = ("auto", "single-label", "multi-label", "regression")  # of answers that a table's labels may be
 PACKED = b"\x1f\x8b"  # how gzip's files begin
 LONGEST = 100_000_000  # bytes of a line: what is longer is no text, and may have no end (/dev/zero)
 USUAL_TEXT, USUAL_PAIR = ("text", "sentence"), "pair"

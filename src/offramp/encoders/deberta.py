@@ -55,11 +55,15 @@ class DebertaV2(Family):
             extra |= {"embedded": hidden, "mask": ones if mask is None else mask.long()}
         return extra
 
-    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int) -> Mapping[str, Tensor]:
-        """Positions are cut; the convolution's inputs were used up by layer 1."""
-        if "positions" not in extra:
-            return {}
-        return {"positions": extra["positions"][:, :length, :length], "embeddings": extra["embeddings"]}
+    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int, depth: int) -> Mapping[str, Tensor]:
+        """Positions are cut; the convolution's inputs, too, until layer 1 has used them up."""
+        kept: dict[str, Tensor] = {}
+        if "positions" in extra:
+            kept = {"positions": extra["positions"][:, :length, :length], "embeddings": extra["embeddings"]}
+        if depth == 0:
+            each = (name for name in ("embedded", "mask") if name in extra)
+            kept |= {name: extra[name][:, :length].index_select(0, rows) for name in each}
+        return kept
 
     def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
         """One transformer layer; behind the first the convolution, where there is one."""

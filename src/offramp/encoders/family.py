@@ -133,7 +133,7 @@ class Family(ABC):
         """What else the layers need, computed once per batch."""
         return {}
 
-    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int) -> Mapping[str, Tensor]:
+    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int, depth: int) -> Mapping[str, Tensor]:
         """The same for some of the rows, cut to `length`."""
         return extra
 
@@ -203,8 +203,9 @@ class Family(ABC):
             weights,
             lengths,
             inside.depth,
-            self.trim_extra(inside.extra, kept, length),
+            self.trim_extra(inside.extra, kept, length, inside.depth),
             None if inside.kept is None else inside.kept.index_select(0, kept),
+            None if inside.first is None or inside.depth else inside.first.index_select(0, kept),
             marks=None if inside.marks is None else inside.marks[:, :length].index_select(0, kept),
         )
 

@@ -64,7 +64,7 @@ class ModernBert(Family):
             extra["local mask"] = local
         return extra
 
-    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int) -> Mapping[str, Tensor]:
+    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int, depth: int) -> Mapping[str, Tensor]:
         """The mask for these rows; the tables are cut."""
         trimmed = {key: table[:, :length] for key, table in extra.items() if key != "local mask"}
         local = trim_mask(extra.get("local mask"), rows, length)

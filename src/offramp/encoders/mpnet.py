@@ -42,7 +42,7 @@ class MPNet(Family):
         """The position bias, (1, heads, length, length): the same for every row."""
         return {"bias": encoder.encoder.compute_position_bias(hidden[:1])}
 
-    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int) -> Mapping[str, Tensor]:
+    def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int, depth: int) -> Mapping[str, Tensor]:
         """The bias for shorter rows is its upper left corner."""
         return {"bias": extra["bias"][:, :, :length, :length]}
 

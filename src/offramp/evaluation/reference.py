@@ -21,6 +21,7 @@ from offramp.evaluation.traces.about import FULL_DEPTH, of_data
 from offramp.evaluation.traces.recording import Reference
 from offramp.exports.folder import source_of
 from offramp.model.config import AdaptiveConfig
+from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import called, logits_of_model
 
 __all__ = ["named_reference", "reference_for"]
@@ -30,7 +31,7 @@ logger = logging.getLogger("offramp")
 
 def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     """What torch answers in float32 where nobody leaves; None for torch itself, and where there are no weights."""
-    if runner.backend == "torch":
+    if not RUNTIMES[runner.backend].runs_graphs:
         return None
     if not source_of(Path(runner.name)):
         logger.warning("%s has no weights for torch: its export is compared with its own last exit.", runner.name)

@@ -22,12 +22,12 @@ ROWS, TOKENS = 2, 7  # of the example that a graph is traced with; both are free
 
 
 class Segment(nn.Module):
-    """From the hidden states behind layer `start` (0: from tokens) to those behind an exit, and what the exit says.
+    """From the hidden states behind layer `start` (None: from tokens) to those behind an exit, and what the exit says.
 
     The encoder's own layers, stepped by its family as ever; the mask says which tokens are real.
     """
 
-    def __init__(self, model: AdaptiveModel, start: int, point: ExitPoint):
+    def __init__(self, model: AdaptiveModel, start: int | None, point: ExitPoint):
         super().__init__()
         self.model, self.start, self.point = model, start, point
         self.eval()  # the exporter puts back the mode that it found, in all that is inside
@@ -35,7 +35,7 @@ class Segment(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """Names of what it takes."""
-        if self.start:
+        if self.start is not None:
             return ["hidden", "mask"]
         has_types = bool(getattr(self.model.config.backbone, "type_vocab_size", 0))
         return ["input_ids", "mask", *(["token_type_ids"] if has_types else [])]
@@ -49,10 +49,10 @@ class Segment(nn.Module):
     def forward(self, first: Tensor, mask: Tensor, types: Tensor | None = None) -> tuple[Tensor, ...]:
         """The states to go on with (but for the last), the logits, LTE's estimate where there is one."""
         family, encoder = self.model.config.family, self.model.backbone
-        hidden = first if self.start else family.embed(encoder, first, mask, types)
+        hidden = family.embed(encoder, first, mask, types) if self.start is None else first
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         attention = family.attention(encoder, hidden, mask)
-        inside = EncoderState(hidden, attention, weights, None, self.start, family.extra(encoder, hidden, mask))
+        inside = EncoderState(hidden, attention, weights, None, self.start or 0, family.extra(encoder, hidden, mask))
         inside = family.step(encoder, inside, self.point.layer)
         logits, uncertainty = self.model.stepper.ask(inside, self.point)
         said = [logits] if uncertainty is None else [logits, uncertainty]
@@ -61,7 +61,7 @@ class Segment(nn.Module):
     def example(self) -> tuple[Tensor, ...]:
         """Something to trace it with."""
         mask = torch.ones(ROWS, TOKENS, dtype=torch.bool)
-        if self.start:
+        if self.start is not None:
             return torch.randn(ROWS, TOKENS, self.model.config.hidden_size), mask
         ids = torch.randint(0, self.model.config.backbone.vocab_size, (ROWS, TOKENS))
         return (ids, mask, *([torch.zeros_like(ids)] if "token_type_ids" in self.inputs else []))
@@ -69,7 +69,7 @@ class Segment(nn.Module):
 
 def segments_of(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Segment]:
     """One per exit, each from where the one before ends."""
-    starts = pairwise([0, *(point.layer for point in points)])
+    starts = pairwise([None, *(point.layer for point in points)])
     return [Segment(model, start, point) for (start, _), point in zip(starts, points, strict=True)]
 
 

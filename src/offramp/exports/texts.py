@@ -34,7 +34,7 @@ CHECKED = 512  # texts that every exit's answers are compared on
 
 def texts_for(name: str, config: AdaptiveConfig, given: DataOptions) -> Texts:
     """The user's own, split in two; else rows of the training; else none."""
-    if given.file is not None or given.split is not None or given.dataset is not None:
+    if given.memory or given.file is not None or given.split is not None or given.dataset is not None:
         texts = _shuffled(rows_for(name, config, given, "dev").rows.texts)
         half = max(1, len(texts) // 2)
         scales, checked = texts[:half][:SCALES], texts[half:][:CHECKED]

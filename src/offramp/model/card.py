@@ -65,7 +65,7 @@ def model_card(config: AdaptiveConfig) -> str:
         layers=config.num_layers,
         hidden=config.hidden_size,
         count=len(specs),
-        answer_type=config.answer_type.title,
+        problem=config.answer_type.title,
         labels=config.answer_type.describe_labels(config.labels),
         policy=config.exit_policy,
         width=_width(config),

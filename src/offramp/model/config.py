@@ -68,7 +68,7 @@ MOST_QUERIES = 4096
 
 @dataclass(frozen=True)
 class ExitSpec:
-    """One exit: the layer that it sits on (from 1), the style of its head, what the head reads.
+    """One exit: the layer that it sits on (0: on the embeddings), the style of its head, what the head reads.
 
     Its logits are divided by the temperature, which calibrate may fit: above 1 it is less sure of itself.
     """
@@ -327,7 +327,10 @@ class AdaptiveConfig(PreTrainedConfig):
 
 
 def exit_layers(asked: str | Iterable[int], depth: int) -> tuple[int, ...]:
-    """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks."""
+    """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks.
+
+    A list may begin with 0, an exit on the embeddings, before any layer has run; `"all"` does not include it.
+    """
     if isinstance(asked, str):
         if asked != "all":
             raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
@@ -346,7 +349,7 @@ def _check_layers(layers: Sequence[Any], depth: int) -> None:
         raise BadValue(f"The list of exits is empty; say 'all' or list layers from 1 to {depth}.")
     if any(isinstance(layer, bool) or not isinstance(layer, numbers.Integral) for layer in layers):
         raise BadValue(f"Exits sit on layers, whole numbers from 1 to {depth}; got {written}.")
-    if beyond := [layer for layer in layers if not 1 <= layer <= depth]:
+    if beyond := [layer for layer in layers if not 0 <= layer <= depth]:
         raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")
     if sorted(set(layers)) != list(layers):
         raise BadValue(f"Exits go from shallow to deep, each once; got {written}.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
+from offramp.runtimes import RUNTIMES
 
 __all__ = ["bind", "forget", "keep_if_true"]
 
@@ -44,7 +45,7 @@ def keep_if_true(config: AdaptiveConfig, name: str, fingerprint: str, backend: s
         why = f"it was tested with the policy {promised.get('policy')} and this one is {config.exit_policy}"
     else:
         why = "its weights, exits, labels, tokenizer or maximum length are not those that it was tested with"
-        why += "" if backend == "torch" else ", or the runtime's version or the CPU's instructions"
+        why += "" if not RUNTIMES[backend].runs_graphs else ", or the runtime's version or the CPU's instructions"
     logger.warning("%s: what was promised of it does not hold here, %s. Calibrate again.", name, why)
 
 

@@ -40,13 +40,16 @@ def load(
     >>> for answer in runner.predict(["a lovely film", "a dull one"]):         # doctest: +SKIP
     ...     print(answer.label, answer.score, answer.exit_layer)
     """
+    from offramp.model import guarantee
+
     runtime = RUNTIMES[backend]
     if threads is not None and not 1 <= threads <= 4096:
         raise BadValue(f"`threads` is {threads}; it is at least 1.")
     asked = LoadOptions(device, dtype, threads, max_length, options)
     if runtime.loader is not None:
-        runner: Runner = runtime.loader(str(folder), asked)
-        return runner
+        made: Runner = runtime.loader(str(folder), asked)
+        guarantee.keep_if_true(made.config, str(folder), made.fingerprint, made.backend, made.dtype)
+        return made
     if not runtime.runs_graphs:
         return _load_weights(folder, asked)
     if dtype is not None or device not in (None, "cpu"):

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from offramp.data.source import TABLE_KINDS
 from offramp.data.trained import FILE, PATHS, read_options
 from offramp.errors import BadInput, BadValue, UnknownName
 
@@ -29,7 +30,6 @@ SEVERAL: dict[str, tuple[tuple[type, ...], str | None, str]] = {
     "class_weights": ((Real,), "balanced", "balanced, or a number per class"),
     "seeds": ((Integral,), None, "a list of whole numbers"),
 }
-PROBLEMS = ("auto", "single-label", "multi-label", "regression")
 
 
 def option(default: Any, group: str, about: str, **more: Any) -> Any:
@@ -55,7 +55,7 @@ class Settings:
     text_column: str | None = option(None, "data", "own data: the text (a column called text or sentence)")
     pair_column: str | None = option(None, "data", "own data: the text's partner")
     label_column: str | None = option(None, "data", "own data: the label (a column called label)")
-    problem: str = option("auto", "data", "own data: the kind of answer", choices=PROBLEMS)
+    problem: str = option("auto", "data", "own data: the kind of answer", choices=TABLE_KINDS)
     metric: str | None = option(None, "data", "own data: the metric that counts")
     train_rows: int | None = option(None, "data", "only so many training rows, chosen by seed")
     calibration_split: float = option(0.1, "data", "the share of training rows set aside for calibrate; 0 for none")
@@ -125,8 +125,8 @@ class Settings:
 def _checked(one: Field[Any], value: Any) -> Any:
     """A value as its option wants it, within its range."""
     made, name = _typed(one, value), f"`{one.name}`"
-    if one.name == "problem" and made not in PROBLEMS:
-        raise UnknownName("kind of problem", made, PROBLEMS)
+    if one.name == "problem" and made not in TABLE_KINDS:
+        raise UnknownName("kind of problem", made, TABLE_KINDS)
     if one.name in SEVERAL and not _is_several(made, *SEVERAL[one.name]):
         raise BadValue(f"{name} is {value!r:.60}; it is {SEVERAL[one.name][2]}.")
     if not isinstance(made, int | float) or isinstance(made, bool):

@@ -96,11 +96,11 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
     shapes |= dict.fromkeys(("lengths", "hashes", "group"), (rows,)) | {"kept": (rows, model["depth"], 2)}
+    examples = about["data"].get("texts", rows) if "group" in arrays else rows
     for name, array in arrays.items():
-        expected = shapes.get(name, (rows, *array.shape[1:]))
-        fits = array.shape == expected and array.ndim <= 3
+        fits = array.ndim <= 3 and array.shape == shapes.get(name, array.shape)
         if name in ("labels", "reference"):
-            fits = fits and array.shape in ((rows,), (rows, classes))
+            fits = array.shape in ((examples,), (examples, classes))
         if not fits or rows == 0 or rows != about["data"]["rows"]:
             raise _broken(file, f"its {name} are {array.shape}, for {about['data']['rows']} rows and {exits} exits")
 

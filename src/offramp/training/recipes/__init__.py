@@ -80,9 +80,10 @@ def _fits(option: Field[Any], value: Any) -> bool:
 
 def check(recipe: Recipe, config: AdaptiveConfig) -> None:
     """Refuse a recipe that makes no sense for a model."""
-    if recipe.problems is not None and config.answer_type.name not in recipe.problems:
-        fits = ", ".join(name.replace("_", " ") for name in recipe.problems)
-        raise BadValue(f"Recipe {recipe.name} does not fit a {config.answer_type.title}: it is for {fits}.")
+    if recipe.needs_classes and not config.answer_type.is_one_class:
+        raise BadValue(
+            f"Recipe {recipe.name} does not fit a {config.answer_type.title}: it is for single label classification."
+        )
     if len(config.exit_specs) == 1 and not recipe.only_last:
         raise BadValue(f"Recipe {recipe.name} trains early exits, but the model has only the last one; add `exits=`.")
     if config.width is not None and recipe.width() is None:

@@ -66,7 +66,7 @@ class SelfDistillation(Recipe):
     name: ClassVar[str] = "self-distillation"
     paper: ClassVar[str] = PAPER
     about: ClassVar[str] = "joint, the last exit's probabilities as labels too"
-    problems: ClassVar[tuple[str, ...] | None] = ("single_label_classification",)
+    needs_classes: ClassVar[bool] = True
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One."""

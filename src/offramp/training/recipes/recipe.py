@@ -69,7 +69,7 @@ class Recipe(ABC):
     published: ClassVar[Published] = Published()
     only_last: ClassVar[bool] = False  # the model has no early exits
     lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
-    problems: ClassVar[tuple[str, ...] | None] = None  # the kinds of answer that it is for; None: all
+    needs_classes: ClassVar[bool] = False  # it is for answers that are one class
 
     faithful: bool = option(False, "train as the original did, quirks and all")
 

@@ -1,1 +1,0 @@
-"""Question answering: the answer is a span of a context, found in windows of it."""

@@ -1,0 +1,344 @@
+"""`offramp evaluate` as a user meets it: files, tables, and figures that agree with what the model really does."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from sklearn.metrics import accuracy_score, f1_score
+
+from offramp import AdaptiveModel
+from offramp.cli.main import main
+from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.points import Scorer
+from offramp.evaluation.traces.operations import count_operations
+from offramp.evaluation.traces.reading import read_trace
+from offramp.model import guarantee
+from offramp.policies import parse
+from tests.calls import fails
+from tests.reviews import rows, write_sts
+from tests.tiny import LAYERS, adaptive, tokenizer
+
+FILES = {
+    "results.json",
+    "curve.csv",
+    "each_layer.npy",
+    "entropy.npy",
+    "layer.npy",
+    "oracle.npy",
+    "curve.png",
+    "curve.svg",
+    "exits.png",
+    "exits.svg",
+    "report.html",
+    "trace.safetensors",
+}
+COLUMNS = [
+    "policy",
+    "parameter",
+    "score",
+    "agreement",
+    "mean_layers",
+    "cost",
+    "speedup",
+    "flops",
+    "elue_flops",
+    "seconds",
+]
+
+
+def evaluates(capsys, *arguments) -> str:
+    """What a successful call prints."""
+    assert main([str(argument) for argument in ("evaluate", *arguments)]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def run(trained, tmp_path_factory):
+    """One evaluation, live points and all, on the dev rows of the training."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    assert main(["evaluate", str(trained), "--output", str(folder)]) == 0
+    return folder
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def test_everything_is_there_and_plain(run):
+    assert {path.name for path in run.iterdir()} >= FILES
+    with (run / "curve.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == COLUMNS
+    found = results_of(run)
+    assert {row["policy"] for row in table} == {*found["policies"], "layer", "oracle"}
+    for name, points in found["policies"].items():
+        array = np.load(run / f"{name}.npy", allow_pickle=False)
+        assert array.shape == (len(points), len(COLUMNS) - 1)
+        assert np.allclose(array[:, 1], [point["score"] for point in points])
+    assert np.load(run / "each_layer.npy", allow_pickle=False).tolist() == [
+        one["scores"]["acc"] for one in found["exits"]
+    ]
+
+
+def test_seconds_stand_where_they_were_measured_and_nowhere_else(run):
+    found = results_of(run)
+    live = {point["policy"] for point in found["live"]}
+    assert found["chosen"]["policy"] in live and found["plain_seconds"] > 0
+    for point in (point for points in found["policies"].values() for point in points):
+        assert (point["seconds"] is not None) is (point["policy"] in live)
+    for point in found["live"]:
+        assert point["measured_speedup"] == pytest.approx(found["plain_seconds"] / point["seconds"])
+
+
+def test_scores_and_layers_are_those_of_the_model_itself(run, trained, reviews):
+    found = results_of(run)
+    model = AdaptiveModel.from_pretrained(trained)
+    lines = (reviews / "SST-2" / "dev.tsv").read_text().splitlines()[1:]
+    texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
+    full = [one.label for one in model.predict(texts, policy="never")]
+    for one in found["exits"]:
+        answers = [answer.label for answer in model.predict(texts, policy=f"layer:{one['layer']}")]
+        assert one["scores"]["acc"] == pytest.approx(accuracy_score(labels, answers))
+        assert one["agreement"] == pytest.approx(accuracy_score(full, answers))
+    chosen = found["chosen"]
+    answers = list(model.predict(texts, policy=chosen["policy"]))
+    layers = np.array([one.exit_layer for one in answers])
+    assert chosen["score"] == pytest.approx(accuracy_score(labels, [one.label for one in answers]))
+    assert chosen["mean_layers"] == pytest.approx(layers.mean())
+    assert chosen["speedup"] == pytest.approx(LAYERS / layers.mean()) and chosen["cost"] * LAYERS == pytest.approx(
+        layers.mean()
+    )
+    assert chosen["exits"] == [int((layers == layer).sum()) for layer in range(1, LAYERS + 1)]
+    lengths = np.array([len(model.tokenizer(text)["input_ids"]) for text in texts])
+    spent, heads = count_operations(model.config).at(lengths)
+    assert chosen["flops"] == pytest.approx(spent[np.arange(len(texts)), layers - 1].mean())
+    alone = (spent[:, -1] - heads[:, :-1].sum(1)).mean()
+    assert found["exits"][-1]["flops"] == pytest.approx(alone)
+
+
+def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
+    """A converted DeeBERT has two exits on its last layer; the never-trained one may answer."""
+    case = Path(__file__).parents[1] / "golden" / "deebert-bert-2" / "checkpoint"
+    assert main(["convert", str(case), "--faithful", "--output", str(tmp_path / "model")]) == 0
+    tokenizer().save_pretrained(tmp_path / "model")
+    (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"{text},LABEL_{y}\n" for text, y in rows(40)))
+    capsys.readouterr()
+    evaluates(capsys, tmp_path / "model", "--file", tmp_path / "own.csv", "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    layers = [one["layer"] for one in found["exits"]]
+    assert layers[-1] == layers[-2] and found["chosen"]["elue_flops"] is None
+    last = max(found["static"], key=lambda point: point["mean_layers"])  # the classifier, not the ramp beside it
+    assert last["agreement"] == 1 and last["scores"] == found["exits"][-1]["scores"]
+    call = ["calibrate", tmp_path / "model", "--file", tmp_path / "own.csv", "--temperature", "--risk", "0.3"]
+    assert main([str(one) for one in call]) == 2
+    assert "leave --temperature out" in capsys.readouterr().err
+
+
+def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path):
+    model = AdaptiveModel.from_pretrained(trained)
+    model.config.policy = parse("entropy:0.45").to_dict()
+    evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
+    guarantee.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("good film\nbad plot\n")
+    for options, told in (([], True), (["--policy", "entropy:0.2"], False)):
+        where = ["--file", tmp_path / "texts.txt", "--no-live", "--overwrite", "-o", tmp_path / "out"]
+        evaluates(capsys, tmp_path / "model", *where, *options)
+        assert (results_of(tmp_path / "out")["calibration"] is not None) is told
+
+
+def test_the_oracle_is_the_earliest_right_exit(run):
+    found, trace = results_of(run), read_trace(run / "trace.safetensors")
+    right = trace.logits.argmax(-1) == trace.labels[:, None]
+    for k, point in enumerate(found["oracle"], 1):
+        first = np.where(right[:, :k].any(1), right[:, :k].argmax(1), 0)
+        assert point["score"] == pytest.approx(right[np.arange(len(trace)), first].mean())
+        assert point["mean_layers"] == pytest.approx((first + 1).mean())
+    best = max(point["score"] for points in found["policies"].values() for point in points)
+    assert found["oracle"][-1]["score"] >= best
+
+
+def test_intervals_hold_the_figure_and_narrow_with_rows(run):
+    found = results_of(run)
+    for one in found["exits"]:
+        low, high = one["interval"]
+        assert low <= one["scores"]["acc"] <= high
+    low, high = found["chosen"]["agreement_interval"]
+    assert low <= found["chosen"]["agreement"] <= high and low < high
+    assert (
+        found["chosen"]["difference_interval"][0]
+        <= found["chosen"]["difference"]
+        <= found["chosen"]["difference_interval"][1]
+    )
+    assert exact_share(100, 100)[0] == pytest.approx(0.025 ** (1 / 100), abs=1e-3)
+    few, many = (np.arange(count) % 4 == 0 for count in (100, 10_000))
+    assert np.ptp(bootstrap_mean(few)) > 5 * np.ptp(bootstrap_mean(many))
+    low, high = bootstrap(lambda p, y: f1_score(y, p), few, np.roll(few, 1) | few)
+    assert low < f1_score(np.roll(few, 1) | few, few) < high
+
+
+def test_bootstrap_intervals_cover_as_often_as_they_say():
+    rng = np.random.default_rng(3)
+    hits = 0
+    for seed in range(200):
+        low, high = bootstrap_mean(rng.random(300) < 0.8, seed)
+        hits += low <= 0.8 <= high
+    assert 0.90 <= hits / 200 <= 0.99
+
+
+# -- what may be asked ---------------------------------------------------------------------------
+
+
+def test_a_trace_is_read_instead_of_a_pass(run, trained, capsys, tmp_path):
+    """A trace whose last exit was made to contradict itself shows in the results: the model was not asked again."""
+    arrays, file = load_file(run / "trace.safetensors"), tmp_path / "t.safetensors"
+    arrays["logits"][:, -1] *= -1
+    with safe_open(run / "trace.safetensors", "np") as opened:
+        save_file(arrays, file, opened.metadata())
+    evaluates(capsys, trained, "--trace", file, "--no-live", "-o", tmp_path / "out")
+    before, after = results_of(run)["exits"], results_of(tmp_path / "out")["exits"]
+    assert after[-1]["scores"]["acc"] == pytest.approx(1 - before[-1]["scores"]["acc"])
+    assert [one["scores"] for one in after[:-1]] == [one["scores"] for one in before[:-1]]
+    assert not (tmp_path / "out" / "trace.safetensors").exists()
+
+
+def test_policies_thresholds_and_patience_as_given(trained, run, capsys, tmp_path):
+    options = ["--policy", "entropy", "--policy", "patience:2", "--thresholds", "0.3,0.1", "--patience", "3,1"]
+    trace = ["--trace", run / "trace.safetensors", "--no-live"]
+    printed = evaluates(capsys, trained, *options, *trace, "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    assert [point["policy"] for point in found["policies"]["entropy"]] == ["entropy:0.1", "entropy:0.3"]
+    assert [point["policy"] for point in found["policies"]["patience"]] == ["patience:3", "patience:1"]
+    assert found["chosen"]["policy"] == "patience:2" and not found["picked_here"]
+    assert "patience:2:" in printed and "exit on layer" in printed and "seconds" not in printed
+
+
+def test_the_models_own_policy_is_the_chosen_one(trained, run, capsys, tmp_path):
+    model = AdaptiveModel.from_pretrained(trained)
+    model.config.policy = parse("entropy:0.45").to_dict()
+    model.save_pretrained(tmp_path / "model")
+    own = ["--task", "sst-2", "--file", run.parent / "dev.tsv"]
+    (run.parent / "dev.tsv").write_text("sentence\tlabel\ngood film\t1\nbad plot\t0\n")
+    evaluates(capsys, tmp_path / "model", *own, "--no-live", "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    assert found["chosen"]["policy"] == "entropy:0.45" and found["data"]["rows"] == 2
+
+
+def test_every_checkpoint_of_a_run(trained, capsys, tmp_path):
+    printed = evaluates(capsys, trained, "--all-checkpoints", "--no-live", "-o", tmp_path / "out")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["1-joint-45", "1-joint-90"] and all(name in printed for name in names)
+    last = results_of(tmp_path / "out" / "1-joint-90")
+    assert last["exits"][-1]["scores"]["acc"] > 0.6
+
+
+def test_texts_without_labels_are_judged_against_the_full_model(trained, capsys, tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(60, 9)))
+    printed = evaluates(capsys, trained, "--file", tmp_path / "texts.txt", "--no-live", "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    assert found["data"]["metrics"] == [] and found["oracle"] is None and found["chosen"]["score"] is None
+    assert found["exits"][-1]["agreement"] == 1 and "same as full" in printed
+    assert (
+        "same answer" in (tmp_path / "out" / "curve.svg").read_text() or (tmp_path / "out" / "curve.svg").stat().st_size
+    )
+
+
+def test_a_regression(tmp_path, capsys):
+    data = write_sts(tmp_path / "data", dev=40)
+    adaptive("bert", tmp_path / "encoder", num_labels=1, problem_type="regression").save_pretrained(tmp_path / "model")
+    evaluates(
+        capsys, tmp_path / "model", "--task", "elue-sts-b", "--data-dir", data, "--no-live", "-o", tmp_path / "out"
+    )
+    found = results_of(tmp_path / "out")
+    assert list(found["policies"]) == ["patience"] and found["data"]["metrics"] == ["corr", "pearson", "spearmanr"]
+    assert found["tolerance"] > 0 and found["policies"]["patience"][0]["policy"] == "patience:1:0.001"
+    assert math.isfinite(found["chosen"]["difference_interval"][0])
+    assert found["oracle"][-1]["score"] >= found["exits"][-1]["scores"]["corr"]
+
+
+def test_multi_label_data_of_ones_own(tmp_path, capsys):
+    options = {"problem_type": "multi_label_classification", "labels": ["red", "green", "blue"], "num_labels": 3}
+    adaptive("bert", tmp_path / "encoder", **options).save_pretrained(tmp_path / "model")
+    lines = [{"text": text, "label": ["red", "blue"][: 1 + label]} for text, label in rows(40)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluates(capsys, tmp_path / "model", "--file", tmp_path / "own.jsonl", "--no-live", "-o", tmp_path / "out")
+    found = results_of(tmp_path / "out")
+    assert found["data"]["metrics"] == ["f1_micro", "f1_macro"] and "vote" not in found["policies"]
+
+
+def test_labels_in_another_order_are_scored_in_the_models(tmp_path, capsys):
+    """A model whose classes are named the other way round scores the same."""
+    scores = []
+    for labels in (["0", "1"], ["1", "0"]):
+        model = adaptive("bert", tmp_path / "encoder", num_labels=2, labels=labels)
+        if labels[0] == "1":
+            for layer in range(1, LAYERS + 1):
+                head = model.exits.head(layer).classifier
+                head.weight.data, head.bias.data = head.weight.data.flip(0), head.bias.data.flip(0)
+        model.save_pretrained(tmp_path / "model")
+        (tmp_path / "dev.tsv").write_text("sentence\tlabel\n" + "".join(f"{t}\t{y}\n" for t, y in rows(50)))
+        options = [
+            "--task",
+            "sst-2",
+            "--file",
+            tmp_path / "dev.tsv",
+            "--no-live",
+            "--overwrite",
+            "-o",
+            tmp_path / "out",
+        ]
+        evaluates(capsys, tmp_path / "model", *options)
+        scores.append([one["scores"]["acc"] for one in results_of(tmp_path / "out")["exits"]])
+    assert scores[0] == scores[1]
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_path, capsys):
+    before = (run / "results.json").read_bytes()
+    other = adaptive("bert", tmp_path / "encoder", num_labels=3, labels=["a", "b", "c"])
+    other.save_pretrained(tmp_path / "other")
+    sst = ["--task", "sst-2", "--data-dir", reviews]
+    cases = [
+        (["evaluate", trained, "-o", run], "exists already"),
+        (["evaluate", trained, "--policy", "entropyy", "-o", run, "--overwrite"], "Did you mean 'entropy'"),
+        (["evaluate", trained, "--policy", "never", "-o", run, "--overwrite"], "no number to choose"),
+        (["evaluate", trained, "--policy", "entropy:1", "--policy", "vote:2", "-o", run, "--overwrite"], "One policy"),
+        (["evaluate", tmp_path / "other", *sst, "-o", run, "--overwrite"], "answers with a, b, c"),
+        (["evaluate", tmp_path / "other", "-o", run, "--overwrite"], "Which rows?"),
+        (["evaluate", trained, "--task", "ax", "-o", run, "--overwrite"], "no dev rows"),
+        (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "No file"),
+        (["evaluate", trained, "--policy", "learned", "-o", run, "--overwrite"], "LTE"),
+        (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "knows its columns"),
+        (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "name one with --policy"),
+        (["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"], "which is not drawn"),
+        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "for regressions"),
+        (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "from 1 to 1,000,000"),
+    ]
+    for arguments, said in cases:
+        assert said in fails(capsys, *arguments), arguments
+    assert (run / "results.json").read_bytes() == before
+    trace = ["--trace", run / "trace.safetensors", "-o", tmp_path / "out"]
+    two = adaptive("bert", tmp_path / "encoder", num_labels=2, labels=["0", "1"])
+    two.save_pretrained(tmp_path / "two")
+    line = fails(capsys, "evaluate", tmp_path / "two", *sst, *trace, "--max-length", "16")
+    assert "a trace of another model" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_scores_need_labels(run):
+    found = read_trace(run / "trace.safetensors")
+    with pytest.raises(ValueError, match="no labels"):
+        Scorer(replace(found, labels=None), ("acc",))
