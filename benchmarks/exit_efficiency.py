@@ -28,11 +28,11 @@ import transformers
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
-from offramp.core.batch import Batch
 from offramp import AdaptiveModel
+from offramp.core.batch import Batch
 from offramp.core.loop import run
-from offramp.core.stepper import ExitOutput
 from offramp.core.machine import cpu_name
+from offramp.core.stepper import ExitOutput
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Memory, Never, Policy
 from setting import Texts, make_tokenizer, read_texts

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from offramp.data.rows import DataOptions, rows_for
 from offramp.core.machine import cpu_name
+from offramp.data.rows import DataOptions, rows_for
 from offramp.model.config import AdaptiveConfig
 
 RESULTS = Path(__file__).parent / "results" / "load.json"

@@ -29,12 +29,12 @@ from transformers import BertConfig
 import offramp
 from exit_efficiency import Forced, thresholds_for
 from offramp import AdaptiveModel
-from offramp.answers.texts import TextEncoder
-from offramp.data.reading import Text
+from offramp.core.batch import Batch
 from offramp.core.loop import run
-from offramp.core.runner import Runner
-from offramp.data.rows import DataOptions, rows_for
 from offramp.core.machine import cpu_name
+from offramp.core.runner import Runner
+from offramp.data.reading import Text
+from offramp.data.rows import DataOptions, rows_for
 from offramp.exports.making import Making
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.texts import texts_for
@@ -62,10 +62,10 @@ def keep(name: str, results: dict[str, Any]) -> None:
     print(json.dumps(results, indent=1))
 
 
-def batches_of(runner: Runner, texts: Sequence[Text], size: int) -> list[tuple[Any, dict[str, Any]]]:
+def batches_of(runner: Runner, texts: Sequence[Text], size: int) -> list[tuple[Any, Batch]]:
     """Rows of like lengths, and their batch."""
     chunks = runner.chunks(texts, progress=False, quiet=True, chunk=len(texts))
-    return [(rows + chunk.first, dict(batch)) for chunk in chunks for rows, batch in chunk.of_rows(size)]
+    return [(rows + chunk.first, batch) for chunk in chunks for rows, batch in chunk.of_rows(size)]
 
 
 def in_turns(ways: dict[str, Callable[[Any, Any], Any]], batches: Sequence[Any], rounds: int) -> dict[str, float]:
@@ -101,7 +101,7 @@ def precisions(args: argparse.Namespace) -> None:
         *((kind, on) for kind in ("static", "token") for on in (True, False)),
         ("dynamic", False),
     ):
-        making = Making(model, texts, ExportOptions(int8=kind, smooth=smooth, force=True), print)
+        making = Making(model, texts, ExportOptions(int8=kind, smooth=smooth, force=True))
         made = making.make()
         runner = Runner(args.model, model.config, model.tokenizer, making.stepper(made))
         leaving = {size: leave(runner, dev, size, policy) for size in (1, 32)}
@@ -161,7 +161,7 @@ def forced(args: argparse.Namespace) -> None:
 
 def _int8(model: AdaptiveModel, texts: Sequence[Text], exits: Sequence[int]) -> SegmentStepper:
     options = ExportOptions(int8="static", exits=list(exits), force=True)
-    making = Making(model, Texts(list(texts), []), options, lambda line: None)
+    making = Making(model, Texts(list(texts), []), options, quiet=True)
     return making.stepper(making.make())
 
 
@@ -172,7 +172,7 @@ def tuned(args: argparse.Namespace) -> None:
     texts = rows_for(args.model, model.config, given, "dev").rows.texts[::4]
     kind = runner.dtype.removeprefix("int8-").replace("float32", "none")
     options = ExportOptions(int8=kind, exits=[model.config.num_layers], force=True)
-    making = Making(model, Texts(texts_for(args.model, model.config, given).scales), options, lambda line: None)
+    making = Making(model, Texts(texts_for(args.model, model.config, given).scales), options, quiet=True)
     made = making.make()
     whole, rows = making.stepper(made), []
     ways: dict[str, Any] = {
@@ -180,7 +180,7 @@ def tuned(args: argparse.Namespace) -> None:
         "full again": lambda rows, batch: whole.plain(batch),
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }
-    lengths = Tokens(runner.tokenizer, runner.limit).read(texts, 0)[0].lengths
+    lengths = runner.encoder()(texts, 0).lengths
     for size in (1, 8, 32):
         layers = leave(runner, texts, size, policy)
         seconds = in_turns(ways, batches_of(runner, texts, size), 3)
@@ -194,7 +194,7 @@ def tuned(args: argparse.Namespace) -> None:
     keep(f"tuned-{args.name}-{torch.get_num_threads()}", about(rows=rows, **more))
 
 
-def _profile(graph: bytes, batch: dict[str, Any]) -> dict[str, float]:
+def _profile(graph: bytes, batch: Batch) -> dict[str, float]:
     """The share of each kind of node in the full depth's time, one batch of 32 rows."""
     import onnxruntime
 
@@ -203,7 +203,7 @@ def _profile(graph: bytes, batch: dict[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         options.profile_file_prefix = f"{place}/profile"
         session = onnxruntime.InferenceSession(graph, options)
-        feed = {name: value.numpy() for name, value in batch.items()}
+        feed = {name: value.numpy() for name, value in batch.as_inputs().items()}
         feed["mask"] = feed.pop("attention_mask").astype(bool)
         for _ in range(5):
             session.run(None, {one.name: feed[one.name] for one in session.get_inputs()})
@@ -231,8 +231,8 @@ def one_file(args: argparse.Namespace) -> None:
     number = {"threshold": np.array(getattr(policy, "threshold"), np.float32)}  # noqa: B009
     number["max_layers"] = np.array(runner.config.num_layers, np.int64)
 
-    def alone(rows: Any, batch: dict[str, Any]) -> Any:
-        feed = {name: value.numpy() for name, value in batch.items() if name in graph.inputs}
+    def alone(rows: Any, batch: Batch) -> Any:
+        feed = {name: value.numpy() for name, value in batch.as_inputs().items() if name in graph.inputs}
         return graph(feed | {"attention_mask": feed["attention_mask"].astype(np.int64)} | number)
 
     ways: dict[str, Any] = {"loop": lambda rows, batch: run(runner.stepper, batch, policy), "one file": alone}
@@ -255,7 +255,8 @@ def _node(file: Path, answers: Sequence[Any], number: dict[str, Any], place: Pat
     """The same batches from JavaScript; where it leaves elsewhere, and how far logits lie apart."""
     with tempfile.TemporaryDirectory() as folder:
         given = [
-            {name: value.long().tolist() for name, value in batch.items()} | {"threshold": float(number["threshold"])}
+            {name: value.long().tolist() for name, value in batch.as_inputs().items()}
+            | {"threshold": float(number["threshold"])}
             for batch, _ in answers
         ]
         (Path(folder) / "batches.json").write_text(json.dumps(given))
@@ -282,7 +283,7 @@ def growth(args: argparse.Namespace) -> None:
     runner = offramp.load(args.model, "onnx")
     policy, draw = runner.config.exit_policy, np.random.default_rng(0)
     data = rows_for(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
-    ids, _ = Tokens(runner.tokenizer, 512).read(data, 0)
+    ids = runner.config.answer_type.encode(data, runner.tokenizer, 512).ids
     words = ids.values[ids.values > 2000]
     ways: dict[str, Any] = {
         "full": lambda rows, batch: runner.stepper.plain(batch),
@@ -293,7 +294,7 @@ def growth(args: argparse.Namespace) -> None:
     for length in (16, 32, 64, 128, 256, min(512, longest)):
         table = draw.choice(words, (16, length))
         table[:, 0] = ids.values[0]
-        batch = {"input_ids": torch.from_numpy(table), "attention_mask": torch.ones(16, length, dtype=torch.bool)}
+        batch = Batch.of_tensors(torch.from_numpy(table.astype(np.int64)))
         seconds = in_turns(ways, [(np.arange(16), batch)], 3)
         lengths.append({"length": length, **{name: 16 / each for name, each in seconds.items()}})
     sizes = []

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from offramp import load
+from offramp.core.machine import cpu_name
 from offramp.data.rows import DataOptions, rows_for
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.points import Scorer
-from offramp.core.machine import cpu_name
 from offramp.policies import Vote
 from offramp.policies.grids import grid
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from offramp import AdaptiveModel
+from offramp.core.machine import cpu_name
 from offramp.data.folder import read_split
 from offramp.data.tasks import TASKS
-from offramp.core.machine import cpu_name
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "training"

@@ -28,8 +28,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import AutoModel, TrainerCallback, get_linear_schedule_with_warmup
 
-from offramp.data.task import Rows, Task
 from offramp.core.machine import cpu_name
+from offramp.data.task import Rows, Task
 from offramp.training.data import Data
 from offramp.training.examples import GroupedOrder, Padder
 from offramp.training.recipes import make

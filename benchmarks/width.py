@@ -25,8 +25,8 @@ import transformers
 from torch import Tensor
 from transformers import BertConfig
 
-from offramp.core.batch import Batch
 from offramp import AdaptiveModel
+from offramp.core.batch import Batch
 from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.originals.width.counting import blocks_of

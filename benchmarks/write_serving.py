@@ -83,28 +83,6 @@ def drift(told: dict[str, Any]) -> list[str]:
     return ["### A stream that turns", "", about, "", *lines, ""]
 
 
-def batching(told: dict[str, Any]) -> list[str]:
-    """How batches are made, and why they run to their end."""
-    fixed = ", ".join(f"{one:.1f}" for one in told["fixed_rows"])
-    ratios = [one["queues"] / one["first come"] for one in told["budgets"].values()]
-    about = (
-        f"`benchmarks/serving_batches.py`, {told['date']}, {told['cpu']}, {told['model']} in {told['backend']}, "
-        f"{told['threads']} thread, {told['texts']} sentences of SST-2's dev set, texts a second:"
-    )
-    names = [name for name in next(iter(told["budgets"].values())) if name != "same"]
-    lines = [f"| padded tokens | {' | '.join(names)} |", "|---" + "|---:" * len(names) + "|"]
-    lines += [
-        f"| {budget} | {' | '.join(f'{one[name]:.0f}' for name in names)} |" for budget, one in told["budgets"].items()
-    ]
-    text = (
-        "*first come* takes texts in their order, *like lengths of n* is the server's way while n texts wait. *queues* "
-        "(first come, but rows that stay are held until enough of them wait at the same exit, and nobody pays for "
-        f"waiting) were not built: {min(ratios):.2f} to {max(ratios):.2f} times first come. A segment's fixed part is "
-        f"worth {fixed} rows here (shallow to deep), and where rows of different lengths meet, padding eats the gain."
-    )
-    return ["### Batches", "", about, "", *lines, "", text, ""]
-
-
 def cluster(told: dict[str, Any]) -> list[str]:
     """A million rows."""
     one, many = told["one process"], told["ray"]
@@ -120,7 +98,7 @@ def cluster(told: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Fill the page's marked part."""
     parts = []
-    for name, write in {"load": load, "drift": drift, "serving-batches": batching, "cluster": cluster}.items():
+    for name, write in {"load": load, "drift": drift, "cluster": cluster}.items():
         told = read(name)
         parts += [f"Not measured yet: {name}.", ""] if told is None else write(told)
     before, rest = PAGE.read_text("utf-8").split(MARK, 1)

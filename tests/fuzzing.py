@@ -27,7 +27,8 @@ if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries 
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HOME": tempfile.mkdtemp(prefix="offramp-fuzzing-hub-")}
 
-from offramp.files.ours import COMPARISON, MODEL, RUN
+from offramp.files.ours import COMPARISON, MODEL
+from offramp.report.run_folder import run_files
 from tests.apart import apart, prepare
 from tests.attempts import Outcome, attempt, seen
 from tests.odd_cases import KINDS, Case, draw
@@ -159,7 +160,7 @@ def _is_others(name: str, places: tuple[str, ...], before: dict[str, str]) -> bo
     for one in places:
         if name.startswith(f"{one}/") and before.get(one, "").startswith("folder"):
             first = name[len(one) + 1 :].split("/")[0]
-            return not any(ours.fullmatch(first) for ours in (MODEL, RUN, COMPARISON))
+            return not any(ours.fullmatch(first) for ours in (MODEL, run_files(), COMPARISON))
     return False
 
 

@@ -1,4 +1,4 @@
-"""Nothing between the two ends asks which kind of answer it is: the files that do are counted, and may only get fewer."""
+"""Nothing between the two ends asks which kind of answer it is: files that name one are counted, and only get fewer."""
 
 from __future__ import annotations
 

@@ -243,15 +243,19 @@ def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
 
 
 def test_the_readme_runs(tmp_path, monkeypatch):
-    """The README's Python, with a tiny encoder in place of the one that it names."""
+    """The README's Python, with a tiny encoder in place of the one that it names, and tiny risks made large."""
+    from tests.adaptation.test_adapt import classifier, some_texts
     from tests.tiny import save_encoder
 
     text = (ROOT / "README.md").read_text()
-    (code,) = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    adapting, training = [block.split("```")[0] for block in text.split("```python\n")[1:]]
     save_encoder("bert", tmp_path / "bert-base-uncased")
+    classifier("bert", tmp_path / "my-classifier", 2)
     monkeypatch.chdir(tmp_path)
-    assert '"bert-base-uncased", exits=[3, 6, 9, 12]' in code
-    exec(code.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
+    assert "risk=0.02" in adapting and '"bert-base-uncased", exits=[3, 6, 9, 12]' in training
+    exec(adapting.replace("risk=0.02", "risk=0.2"), {"texts": some_texts(700)})
+    assert (tmp_path / "fast" / "report.html").is_file()
+    exec(training.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
     assert (tmp_path / "my-model" / "config.json").is_file()
 
 

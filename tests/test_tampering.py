@@ -138,14 +138,14 @@ def test_rows_that_cannot_be_read_are_named(folder, capsys, world):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"recipe_options": "x"}, "recipe-options is 'x'"),
-        ({"seeds": [[1]]}, "seeds is [[1]]"),
-        ({"seed": 10**30}, "seed is 1000"),
-        ({"epochs": "three"}, "epochs is 'three'"),
-        ({"class_weights": {"a": 1}}, "class-weights is {'a': 1}"),
-        ({"warmup": float("inf")}, "warmup is inf"),
-        ({"max_steps": float("inf")}, "max-steps is inf, expected a whole number"),
-        ({"backbone": None}, "backbone is None, expected text"),
+        ({"recipe_options": "x"}, "`recipe_options` is 'x'"),
+        ({"seeds": [[1]]}, "`seeds` is [[1]]"),
+        ({"seed": 10**30}, "`seed` is 1000"),
+        ({"epochs": "three"}, "`epochs` is 'three'"),
+        ({"class_weights": {"a": 1}}, "`class_weights` is {'a': 1}"),
+        ({"warmup": float("inf")}, "`warmup` is inf"),
+        ({"max_steps": float("inf")}, "`max_steps` is inf, expected a whole number"),
+        ({"backbone": None}, "`backbone` is None, expected text"),
         ({"strange": 1}, "No option is called 'strange'"),
     ],
 )
@@ -159,7 +159,7 @@ def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
     ("way", "value", "said"),
     [
         ("policies.entropy.0.score", put, "policies.entropy[0] has no score"),
-        ("policies.entropy.1", {}, "policies.entropy[1] has no mean_layers"),
+        ("policies.entropy.1", {}, "policies.entropy[1] has no score"),
         ("policies.entropy", [], "policies.entropy is []"),
         ("policies", 3, "policies is 3"),
         ("static.0.mean_layers", float("nan"), "static[0].mean_layers is nan"),
@@ -167,8 +167,8 @@ def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
         ("static.0.elue_flops", "x", "static[0].elue_flops is 'x'"),
         ("model.depth", "4", "model.depth is '4'"),
         ("model.parameters", True, "model.parameters is True"),
-        ("model", [], "model.depth is None"),
-        ("data.metrics", [3], "data.metrics is [3]"),
+        ("model", [], "model is []"),
+        ("data.metrics", [3], "data.metrics[0] is 3"),
         ("data.rows", -1, "data.rows is -1"),
     ],
 )

@@ -18,6 +18,7 @@ from transformers import AutoModelForSequenceClassification
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.adaptation import learning
 from offramp.adaptation import run as adapting
 from offramp.cli.main import main
 from offramp.policies import Never
@@ -142,7 +143,7 @@ def test_pairs_of_a_table_with_labels_that_are_not_used(tmp_path, capsys, caplog
         table.writerows([[one, two, "x"] for one, two in zip(some[:450], some[450:], strict=True)])
     columns = ["--text-column", "question", "--pair-column", "answer"]
     adapts(capsys, theirs, tmp_path / "pairs.csv", *columns, "--risk", 0.4, "--output", tmp_path / "fast")
-    assert "has a column label, which is not used" in caplog.text
+    assert "has labels, which are not used" in caplog.text
 
 
 def test_a_regression_within_a_tolerance(tmp_path, capsys):
@@ -181,7 +182,7 @@ def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypat
     adapts(capsys, *arguments)
     arguments.append("--overwrite")
     with monkeypatch.context() as patch:
-        patch.setattr(adapting.Job, "_in_torch", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(adapting, "choose", lambda plan: (_ for _ in ()).throw(KeyboardInterrupt))
         assert main(["adapt", *map(str, arguments)]) == 130
     assert (output / "report.html").is_file() and (tmp_path / ".fast.adapting" / "heads.safetensors").is_file()
     capsys.readouterr()
@@ -199,8 +200,8 @@ def test_an_interrupted_run_goes_on(original, texts, tmp_path, capsys, monkeypat
     assert "another model, other texts" in fails_at_last(capsys, "adapt", turned, *arguments[1:], "--resume")
     shutil.rmtree(turned)
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "record_states", None)  # neither is done again
-        patch.setattr(adapting, "imitate", None)
+        patch.setattr(learning, "record_states", None)  # neither is done again
+        patch.setattr(learning, "imitate", None)
         adapts(capsys, *arguments, "--resume")
     assert [path.name for path in tmp_path.iterdir()] == ["fast"]
     assert "There is nothing to resume" in fails_at_last(capsys, "adapt", *arguments[:-2], tmp_path / "b", "--resume")
@@ -231,8 +232,8 @@ def test_bad_input_is_one_line(original, texts, tmp_path, capsys):
     assert "holds the model that the run reads" in fails(
         capsys, "adapt", original, texts, "--output", original, "--overwrite"
     )
-    assert "leave it out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
-    assert "The risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
+    assert "leave --int8 out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
+    assert "--risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
     assert "tolerance is for regressions" in fails(capsys, "adapt", original, texts, *out, "--tolerance", "1")
     assert "not for 'patience'" in fails(capsys, "adapt", original, texts, *out, "--policy", "patience")
     assert "cannot be trained on a frozen model" in fails(capsys, "adapt", original, texts, *out, "--heads", "shared")

@@ -101,14 +101,14 @@ def test_replayed_is_live(encoders, family, tmp_path):
     model.name_or_path = str(encoders[family])
     runner = model.runner(max_length=24)
     trace = record(runner, PAIRS, None, tmp_path / "trace.safetensors", "own")
-    trace = trace.with_examples([context for _, context in PAIRS], None)
+    trace = trace.with_examples(PAIRS, None)
     assert len(trace) == len(PAIRS) < trace.rows
     entropies = np.unique(trace.logits[:, :-1, 2])
     for policy in ("never", f"entropy:{(entropies[7] + entropies[8]) / 2:.6f}", "patience:1", "confidence:0.02"):
         live = list(runner.predict(PAIRS, policy=policy))
         replayed = trace.replay(policies.parse(policy))
         assert [answer.text for answer in live] == replayed.answers.tolist()
-        starts = np.flatnonzero(np.diff(np.asarray(trace.question), prepend=-1))
+        starts = np.flatnonzero(np.diff(np.asarray(trace.group), prepend=-1))
         deepest = np.maximum.reduceat(replayed.layer, starts)
         assert [answer.exit_layer for answer in live] == deepest.tolist()
     some = trace.take(np.array([1, 4, 8]))
@@ -132,7 +132,7 @@ def test_saved_is_loaded(encoders, tmp_path):
 
 @pytest.mark.parametrize("limit", [9, 12, 20, 38])
 def test_windows_cover_every_token_and_each_starts_once(limit):
-    windows = QuestionEncoder(tokenizer(), limit, stride=7).read(PAIRS)
+    windows = QuestionEncoder(tokenizer(), limit, stride=7)(PAIRS)
     assert windows.ids.lengths.max() <= limit
     for number, (_, context) in enumerate(PAIRS):
         starts = []
@@ -167,7 +167,7 @@ def test_a_summary_is_the_best_of_all_pairs():
 
 
 def test_a_question_takes_its_best_window_and_none_where_none_is_better():
-    windows = QuestionEncoder(tokenizer(), 12, stride=4).read(PAIRS[:2])
+    windows = QuestionEncoder(tokenizer(), 12, stride=4)(PAIRS[:2])
     random = torch.Generator().manual_seed(1)
     longest = int(windows.ids.lengths.max())
     marks, real = windows.marks.padded(np.arange(len(windows)), 0)
@@ -278,7 +278,7 @@ def test_places_are_exact_whatever_a_tokenizer_counts_to_its_tokens(tmp_path):
     )
     made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]")
     context = "a  lovely film \u2003 in Köln"
-    windows = QuestionEncoder(made, 30).read([("was it", context)])
+    windows = QuestionEncoder(made, 30)([("was it", context)])
     words = [context[b:e] for b, e in zip(windows.begins.values, windows.ends.values, strict=True) if e > b]
     assert words == context.split()
     assert ((windows.marks.values > 0) == (windows.ends.values > windows.begins.values)).all()
@@ -439,8 +439,8 @@ def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, caps
         ("predict", answering, tmp_path / "texts.txt"): "there is no partner",
         ("predict", answering, two, "--format", "squad"): "needs --output",
         ("predict", answering, two): "--format squad",
-        (*call, "--label-smoothing", "0.1", "-o", tmp_path / "new"): "leave class-weights and label-smoothing out",
-        ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "answers with single label",
+        (*call, "--label-smoothing", "0.1", "-o", tmp_path / "new"): "leave --class-weights and --label-smoothing out",
+        ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "does single label",
         ("predict", answering, tmp_path / "empty.csv", "--all-scores"): "leave --all-scores out",
         ("calibrate", answering, "--temperature"): "leave --temperature out",
         (*call, "--pooling", "mean", "-o", tmp_path / "new"): "leave --pooling out",

@@ -147,7 +147,7 @@ def test_long_texts_get_a_note(model, tmp_path, capsys):
         (b"a\n", "a.txt", ["--threshold", "0.3"], "has no threshold"),
         (b"a\n", "a.txt", ["--threshold", "x"], "--threshold"),
         (b"a\n", "a.txt", ["--max-layers", "0"], "the first exit sits on layer 1"),
-        (b"a\n", "a.txt", ["--batch-tokens", "0"], "batch_tokens is 0"),
+        (b"a\n", "a.txt", ["--batch-tokens", "0"], "--batch-tokens is 0"),
     ],
 )
 def test_predict_names_the_fault_and_writes_nothing(content, name, options, fault, model, tmp_path, capsys):

@@ -239,17 +239,17 @@ def test_calibrate_changes_all_or_nothing(name, model, monkeypatch, capsys):
 
 def end_behind_the_first_chunk(number: int) -> None:
     """The process gets a signal in the middle of its work; whoever runs the tests under nohup ignores some."""
-    from offramp.cli import predict
+    from offramp.report import answers
 
     signal.signal(number, signal.SIG_DFL)
 
-    usual = predict._json_line
+    usual = answers._json_line
 
     def line(*arguments):
         os.kill(os.getpid(), number)
         return usual(*arguments)
 
-    predict._json_line = line
+    answers._json_line = line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -282,7 +282,7 @@ def test_a_plain_model_gets_exits(pooling, heads, encoders, glue, tmp_path, caps
     for mine, theirs in zip(model.predict(texts), plain.predict(texts), strict=True):
         assert mine.score == pytest.approx(theirs.score, abs=1e-6)  # the last exit is what it was
     assert model.exits.untrained() == ()
-    with pytest.raises(Exception, match="has its exits already; leave --exits out"):
+    with pytest.raises(Exception, match="has its exits already; leave `exits=` out"):
         train(settings(tmp_path / "model", glue, tmp_path / "more", recipe="deebert", exits=[1, 2]))
 
 

@@ -240,7 +240,7 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys, monkeypatch):
     assert "no file nothing/*.csv" in fails(capsys, *call, "nothing/*.csv", *ray)
     assert "It is a folder" in fails(capsys, *call, folder, *ray)
     assert "name it with --output" in fails(capsys, *call, there, "--engine", "ray")
-    assert "goes with --engine ray" in fails(capsys, *call, there, "--workers", 2)
+    assert "go with --engine ray" in fails(capsys, *call, there, "--workers", 2)
     assert "with --engine ray" in fails(capsys, *call, "a.txt", "b.txt")
     assert "leave --format out" in fails(capsys, *call, there, *ray, "--format", "tsv")
     assert "No column is called 'textt'" in fails(capsys, *call, there, *ray, "--text-column", "textt")

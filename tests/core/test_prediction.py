@@ -10,8 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offramp.answers import texts as encoding
+from offramp.answers.texts import TextEncoder
 from offramp.core import chunks as batching
-from offramp.core.chunks import Ragged, Tokens, batches_by_tokens
+from offramp.core.batch import Ragged
+from offramp.core.chunks import batches_by_tokens
 from offramp.errors import BadInput, BadValue
 from tests.tiny import LAYERS, WORDS, adaptive
 
@@ -102,7 +105,7 @@ def test_training_mode_is_left_as_it_was(model):
 def test_mistakes_raise_at_the_call(model):
     with pytest.raises(BadInput, match="put the one text into a list"):
         model.predict("a text")
-    with pytest.raises(BadValue, match="batch_tokens is 0"):
+    with pytest.raises(BadValue, match="`batch_tokens` is 0"):
         model.predict(["a"], batch_tokens=0)
     with pytest.raises(BadValue, match="LTE"):
         model.predict(["a"], policy="learned:0.1")
@@ -172,20 +175,19 @@ def test_of_a_long_text_only_so_much_is_tokenised_as_is_not_cut(side, model, mon
     whole = [tokenizer(*([text] if isinstance(text, str) else text), truncation=True, max_length=16) for text in texts]
     seen = []
     monkeypatch.setattr(type(tokenizer), "__call__", watched(type(tokenizer).__call__, seen))
-    tokens = Tokens(tokenizer, 16)
-    ids, _ = tokens.read(texts, 0)
+    tokens = TextEncoder(tokenizer, 16)
+    rows = tokens(texts, 0)
+    ids = rows.ids
     assert [list(row) for row in np.split(ids.values, np.cumsum(ids.lengths)[:-1])] == [
         one["input_ids"] for one in whole
     ]
-    assert tokens.cut == 5
+    assert rows.truncated == 5
     assert (max(seen) > 3000) is (side == "right")  # the text that begins with spaces needed a second look
     seen.clear()
-    tokens.read(texts[:-1], 0)
-    assert max(seen) <= 16 * batching.ENOUGH
-    tokens.cut = 5
-    monkeypatch.setattr(batching, "LONGEST", 1000)
-    tokens.read(texts[-1:], 0)
-    assert tokens.cut == 6  # what lies beyond is never read, and that is told
+    tokens(texts[:-1], 0)
+    assert max(seen) <= 16 * encoding.ENOUGH
+    monkeypatch.setattr(encoding, "LONGEST", 1000)
+    assert tokens(texts[-1:], 0).truncated == 1  # what lies beyond is never read, and that is counted
 
 
 def watched(call, seen):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from offramp.answers import MULTI_LABEL
 from offramp.data.own import discover, rows_of, understood
 from offramp.data.table import Columns, read_table
 from offramp.errors import BadInput
@@ -44,7 +45,7 @@ EXPECTED = [set(cell.split(";")) for cell in PEOPLE]
 def test_several_labels_in_a_cell(write, kind, tmp_path):
     found = table(tmp_path, [write(cell.split(";")) for cell in PEOPLE])
     task = discover(found, kind)
-    assert task.multi_label and task.labels == ("a", "b", "c") and sets(found, task) == EXPECTED
+    assert task.answer_type is MULTI_LABEL and task.labels == ("a", "b", "c") and sets(found, task) == EXPECTED
 
 
 def test_lists_in_json_lines_and_ones_by_position(tmp_path):
@@ -52,7 +53,7 @@ def test_lists_in_json_lines_and_ones_by_position(tmp_path):
     assert sets(found, discover(found)) == EXPECTED
     flags = table(tmp_path, [[int(name in cell) for name in "abc"] for cell in PEOPLE], name="f.jsonl")
     task = discover(flags)
-    assert task.multi_label and task.labels == ("0", "1", "2")
+    assert task.answer_type is MULTI_LABEL and task.labels == ("0", "1", "2")
     assert [{"abc"[int(name)] for name in row} for row in sets(flags, task)] == EXPECTED
 
 
@@ -61,7 +62,7 @@ def test_a_column_per_class(tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     found = read_table(str(tmp_path / "t.csv"), Columns(None, None, "a,b,c"))
     task = discover(found)
-    assert task.multi_label and task.labels == ("a", "b", "c") and sets(found, task) == EXPECTED
+    assert task.answer_type is MULTI_LABEL and task.labels == ("a", "b", "c") and sets(found, task) == EXPECTED
     (tmp_path / "t.csv").write_text("text,a,b\nx,1,perhaps\n")
     with pytest.raises(BadInput, match="line 2: column 'b' holds 'perhaps', expected 0 or 1"):
         read_table(str(tmp_path / "t.csv"), Columns(None, None, "a,b"))
@@ -72,7 +73,7 @@ def test_a_column_per_class(tmp_path):
 @pytest.mark.parametrize("mark", [",", ";", "|"])
 def test_names_that_look_joined_are_asked_about(mark, tmp_path):
     found = table(tmp_path, [cell.replace(";", mark) for cell in PEOPLE])
-    with pytest.raises(BadInput, match="look like several in one; give --problem multi-label"):
+    with pytest.raises(BadInput, match="look like several in one; give `problem='multi-label'`"):
         discover(found)
     assert discover(found, "single-label").num_labels == 6
 
@@ -103,7 +104,7 @@ def test_words_among_numbers_are_no_regression(tmp_path):
 
 
 def test_a_class_per_row_is_refused_with_a_hint(tmp_path):
-    with pytest.raises(BadInput, match="is the label in another column\\? Say which with --label-column"):
+    with pytest.raises(BadInput, match="is the label in another column\\? Say which with `label_column=`"):
         discover(table(tmp_path, [f"id-{i}" for i in range(60)]))
     assert discover(table(tmp_path, [f"c{i % 25}" for i in range(100)])).num_labels == 25
 

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from offramp.answers import SPAN
 from offramp.data.folder import parse_label, read_split
 from offramp.data.metrics import METRICS, score
 from offramp.data.tasks import TASKS
@@ -68,7 +69,7 @@ def test_the_tasks_are_all_there():
     assert sorted(TASKS) == sorted([*glue, *elue, "squad", "squad2"])
     for task in TASKS.values():
         assert set(task.metrics) <= set(METRICS)
-        assert task.spans or set(task.dev_splits) <= set(task.splits)
+        assert task.answer_type is SPAN or set(task.dev_splits) <= set(task.splits)
 
 
 def test_dirt_is_survived_and_told(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.data import source
 from offramp.data.reading import Source, format_of, read_records, read_texts
 from offramp.data.rows import DataOptions, rows_for
-from offramp.files import source
 from tests.calls import answers, fails
 from tests.tiny import adaptive
 

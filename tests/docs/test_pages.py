@@ -41,6 +41,7 @@ PAGES = (
     "questions.md",
     "runtimes.md",
     "adapting.md",
+    "python.md",
     "serving.md",
     "cluster.md",
 )
@@ -496,3 +497,17 @@ def test_adapting_runs(place):
     told = json.loads((place / "fast" / "calibration.json").read_text())
     assert "at most 2 % answers that differ from my-classifier's" in told["sentence"]
     assert offramp.load(place / "faster", backend="onnx").config.calibrated is not None
+
+
+def test_the_python_page_runs(place, capsys):
+    """Every block, the first of which adapts, exports, calibrates, evaluates and predicts."""
+    if not (place / "my-classifier").exists():
+        shutil.copytree(place / "my-model", place / "my-classifier")
+    write_rows(place / "texts.txt", 1000, 30, labelled=False)
+    code = [block for language, block in blocks(read("python.md")) if language == "python"]
+    assert len(code) == 3 and code[0].count("\n") <= 40
+    for block in code:
+        exec(block, {})
+    told = capsys.readouterr().out
+    assert "times as fast, measured" in told and "of the answers are the same" in told
+    assert "`risk` is 2" in told

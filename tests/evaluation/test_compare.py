@@ -9,6 +9,7 @@ import pytest
 from offramp.cli.main import main
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.compare import compare, curve_of
+from offramp.evaluation.results import read_results
 from offramp.originals.elue import elue_score, macs_per_exit, read_reference, track
 from tests.calls import fails
 from tests.tiny import adaptive
@@ -73,7 +74,7 @@ def test_a_layer_of_a_wider_backbone_costs_more(runs, tmp_path, capsys):
 def test_who_may_spend_more_need_not(tmp_path):
     """A curve that falls with more layers counts at its best so far."""
     folder = write_run(tmp_path / "run", [(4, 0.7), (2, 0.8)])
-    curve = curve_of("run", json.loads((folder / "results.json").read_text()), "entropy")
+    curve = curve_of("run", read_results(folder), "entropy")
     assert curve.at(4) == 0.8 and curve.at(1.9) is None and curve.cost_of(0.9) is None
 
 

@@ -324,7 +324,7 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
         (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "knows its columns"),
         (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "name one with --policy"),
         (["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"], "which is not drawn"),
-        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "for regressions"),
+        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "compared exactly"),
         (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "from 1 to 1,000,000"),
     ]
     for arguments, said in cases:

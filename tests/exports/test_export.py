@@ -14,6 +14,7 @@ import torch
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
+from offramp.core.batch import Batch
 from offramp.core.loop import every_exit, run
 from offramp.errors import BadModel, BadValue
 from offramp.exports.one_file import write_one_file
@@ -55,7 +56,7 @@ def same_exits(model: AdaptiveModel, stepper, policies: list[str], seeds: int = 
     """How far logits lie apart where rows leave, which must be at the same exits."""
     worst = 0.0
     for seed in range(seeds):
-        batch = random_batch(9, seed, longest=5 + 3 * seed)
+        batch = Batch.of_tensors(**random_batch(9, seed, longest=5 + 3 * seed))
         with torch.inference_mode():
             for policy in policies:
                 expected, found = run(model.stepper, batch, parse(policy)), run(stepper, batch, parse(policy))
@@ -80,7 +81,7 @@ def test_every_kind_of_answer(variant, encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", **VARIANTS[variant])
     export(model, Texts(), ExportOptions(int8="none"))
     stepper = offramp.load(tmp_path / "model", backend="onnx").stepper
-    batch = random_batch(7, 3)
+    batch = Batch.of_tensors(**random_batch(7, 3))
     with torch.inference_mode():
         for expected, found in zip(every_exit(model.stepper, batch), every_exit(stepper, batch), strict=True):
             torch.testing.assert_close(found.raw, expected.raw, atol=2e-4, rtol=1e-4)
@@ -143,7 +144,7 @@ def test_one_file_leaves_as_the_loop_does(kind, policy, encoders, tmp_path):
         feed |= {"max_layers": np.array(most), "threshold": np.array(float(policy.split(":")[1]), np.float32)}
         logits, layers = session.run(["logits", "exit_layer"], feed)
         with torch.inference_mode():
-            expected = run(stepper, batch, parse(policy), most)
+            expected = run(stepper, Batch.of_tensors(**batch), parse(policy), most)
         assert layers.tolist() == expected.layer.tolist()
         np.testing.assert_allclose(logits, expected.logits.numpy(), atol=1e-5)
     _, layers = session.run(None, feed | {"threshold": np.array(0.0, np.float32)})
@@ -248,7 +249,7 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("spoil", "line"),
     [
-        (lambda folder: shutil.rmtree(folder / "onnx"), "has no onnx export; make one: offramp export"),
+        (lambda folder: shutil.rmtree(folder / "onnx"), "has no onnx export; make one: `offramp export"),
         (
             lambda folder: (folder / "onnx" / "offramp.json").unlink(),
             "holds no offramp.json: it is not an export of ours, or a part of one. Move it away",
@@ -325,7 +326,7 @@ def warmer(folder: Path) -> None:
         (["--backend", "openvino", "--int8", "token"], "take --int8 static or none"),
         (["--one-file", "--exits", "2"], "are of a new export"),
         (["--threads", "0"], "threads is 0"),
-        (["--overwrite", "--one-file", "patience:2"], "A single file leaves by entropy:T, confidence:T or risk:T"),
+        (["--overwrite", "--one-file", "patience:2"], "A single file exits by entropy:T, confidence:T or risk:T"),
         (["--one-file", "confidence:1.5"], "it must lie between 0 and 1"),
         ([], "exists already; give --overwrite"),
     ],
@@ -338,8 +339,8 @@ def test_what_cannot_be_exported_is_one_line(options, line, exported, capsys):
 
 def test_answers_that_change_are_refused(encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
-    livelier(model.backbone, seed=5, scale=8.0)  # nothing that int8 could follow
-    with pytest.raises(BadModel, match=r"int8-dynamic: an exit keeps .* --force"):
+    livelier(model.backbone, seed=5, scale=40.0)  # nothing that int8 could follow
+    with pytest.raises(BadModel, match=r"int8-dynamic: an exit keeps .* `force=True`"):
         export(model, TEXTS, ExportOptions(int8="dynamic"))
     assert not (tmp_path / "model" / "onnx").exists()
     with pytest.raises(BadValue, match="taken from texts"):

@@ -87,11 +87,11 @@ def test_training_returns_the_plain_sum_of_the_exits_losses(saved):
         ("regression", 1, torch.tensor([0.5, 2.0])),
     ],
 )
-def test_other_problems_have_their_losses(answer_type, classes, labels, tmp_path):
-    model = adaptive("bert", tmp_path / "encoder", num_labels=classes, problem_type=answer_type)
+def test_other_problems_have_their_losses(problem, classes, labels, tmp_path):
+    model = adaptive("bert", tmp_path / "encoder", num_labels=classes, problem_type=problem)
     out = model(**random_batch(2, seed=1), labels=labels)
     logits = out.exit_logits
-    if answer_type == "regression":
+    if problem == "regression":
         expected = ((logits[..., 0] - labels[:, None]) ** 2).mean(0).sum()
     else:
         each = torch.nn.functional.binary_cross_entropy_with_logits
@@ -240,7 +240,7 @@ def test_an_encoder_with_missing_weights_is_refused(tmp_path):
     ("options", "fault"),
     [
         ({"exits": [1, 9]}, "No layer 9: the backbone has layers 1 to 4"),
-        ({"exits": [0, 4]}, "No layer 0"),
+        ({"exits": [-1, 4]}, "No layer -1"),
         ({"exits": [2, 1, 4]}, "shallow to deep"),
         ({"exits": []}, "empty"),
         ({"exits": "some"}, "say 'all'"),

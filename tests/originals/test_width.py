@@ -221,7 +221,7 @@ def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):
         (["--target-ratio", "1.2"], "The target ratio is 1.2; it is above 0 and at most 1."),
         (["--target-ratio", "0"], "The target ratio is 0.0; it is above 0 and at most 1."),
         (["--ffn-block", "7"], "`block` of width is 7, which does not divide"),
-        (["--head-group", "3"], "`head_group` of width is 3, which does not divide"),
+        (["--head-group", "3"], "--head-group of width is 3, which does not divide"),
     ):
         assert told in fails(capsys, *call, *options)
     assert "Gates do not fit the layers of albert" in fails(

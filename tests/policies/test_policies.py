@@ -12,6 +12,7 @@ from offramp import policies
 from offramp.answers import MULTI_LABEL as MULTI
 from offramp.answers import REGRESSION
 from offramp.answers import SINGLE_LABEL as SINGLE
+from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.stepper import ExitOutput, ExitPoint, Shape
 from offramp.errors import BadValue, UnknownName
@@ -37,7 +38,7 @@ def leave(policy, exits, answer_type=SINGLE, uncertainty=None):
         )
         for number, logits in enumerate(exits, 1)
     ]
-    return run(Replay(said), {}, policy).exit.tolist()
+    return run(Replay(said), Batch.of_groups(), policy).exit.tolist()
 
 
 def certain(p: float) -> list[float]:
@@ -73,7 +74,7 @@ def test_half_precision_logits_are_judged_in_float32():
             live, replayed = (
                 run(
                     Replay([ExitOutput(i, i, REGRESSION, z) for i, z in enumerate((a, b, b), 1)]),
-                    {},
+                    Batch.of_groups(),
                     Patience(1, tolerance),
                 )
                 for a, b in ((first, second), (first.float(), second.float()))
@@ -82,7 +83,7 @@ def test_half_precision_logits_are_judged_in_float32():
         doubt = torch.tensor([0.1]).to(kind)
         at = float(doubt.float())
         said = [ExitOutput(i, i, SINGLE, torch.zeros(1, 2), doubt) for i in (1, 2)]
-        assert run(Replay(said), {}, Learned(at)).exit.tolist() == [2]  # strictly below, in float32
+        assert run(Replay(said), Batch.of_groups(), Learned(at)).exit.tolist() == [2]  # strictly below, in float32
 
 
 def test_entropy_compares_strictly_and_zero_never_leaves():
@@ -229,7 +230,7 @@ def test_a_list_of_thresholds_is_read_back():
         ("patience:1.5", "whole number"),
         ("patience:nan", "whole number"),
         ("patience:2:-1", "tolerance is -1"),
-        ("layer:0", "from 1 to"),
+        ("layer:-1", "from 0 to"),
         ("never:1", "too many numbers"),
     ],
 )

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from offramp.cli.main import main
-from offramp.report.page import render
+from offramp.report.page import page_of as render
 from tests.findings import bare, curve, findings, many_exits, regression
 
 HOSTILE = '</script><script>window.pwned = 1</script><!-- <img src=x onerror="window.pwned = 1"> \u2028 &lt;'

@@ -28,7 +28,7 @@ from offramp.serving.guard import ServerOptions
 from offramp.serving.metrics import Metrics
 from offramp.serving.requests import RequestOptions
 from tests.calls import fails
-from tests.serving import served
+from tests.server import served
 from tests.tiny import adaptive
 
 LABELS = ["bad", "good", "so so"]

@@ -41,7 +41,7 @@ class Choice:
 
 
 def choose(plan: Plan) -> Choice:
-    """Write the model with the quickest exits and its guarantee; `NoGuarantee` where nothing is saved within the risk."""
+    """Write the model with the quickest exits and its guarantee; `NoGuarantee` where nothing is saved."""
     return _exported(plan) if RUNTIMES[plan.options.tuning.backend].runs_graphs else _in_torch(plan)
 
 

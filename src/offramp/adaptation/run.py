@@ -129,7 +129,7 @@ def _read(given: Given, model: AdaptiveModel) -> list[Any]:
 
 
 def _columns(model: AdaptiveModel, parts: Parts, given: Given) -> list[str]:
-    """What the text, or the two texts of a pair, are called; the other kind than the model was trained on is refused."""
+    """What the text, or the two texts of a pair, are called; what the model was not trained on is refused."""
     pairs = not isinstance(parts.training[0], str)
     if model.config.reads_pairs not in (None, pairs):
         ours, theirs = ("pairs", "single texts") if pairs else ("single texts", "pairs")

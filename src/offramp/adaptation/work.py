@@ -91,8 +91,8 @@ def work_beside(output: Path, about: dict[str, Any], resume: bool, overwrite: bo
         return Work(folder)
     if folder.exists() and not overwrite:
         raise CannotWrite(
-            f"A run for {output} was interrupted, or is at work; give `resume=True` to go on with it, or `overwrite=True` to "
-            "start anew."
+            f"A run for {output} was interrupted, or is at work; give `resume=True` to go on with it, or "
+            "`overwrite=True` to start anew."
         )
     with writing(folder):
         if folder.exists():

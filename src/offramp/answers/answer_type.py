@@ -38,7 +38,9 @@ LIKELIEST = 1e-6  # odds beyond a million to one are all alike
 CLASSIFIER = ModelCard(
     "text-classification",
     "An adaptive text classifier",
-    'for answer in model.predict(["a text", "another text"]):\n    print(answer.label, answer.score, answer.exit_layer)',
+    """\
+for answer in model.predict(["a text", "another text"]):
+    print(answer.label, answer.score, answer.exit_layer)""",
     '`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too,',
 )
 

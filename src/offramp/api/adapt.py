@@ -107,10 +107,22 @@ def adapt(
         backend: what shall run it: torch, onnx or openvino.
         int8: on onnx or openvino: auto, static, token, dynamic or none.
         batch: texts that are served together.
+        threads: CPU threads.
         policy: auto, or a policy with a threshold.
         exits: where exits may be: "all", or a list of layers.
-        epochs, minutes: how long the exits learn.
+        heads: what the exits are: attention, linear or pooler.
+        queries: learned queries of an attention head.
+        query_width: the width of a query.
+        epochs: passes over the texts to learn from; None: 3 to 10, by how many there are.
+        minutes: at most, for the learning.
+        seed: of everything random.
+        text_column: the column of the text.
+        pair_column: the column of the second text of each pair.
+        input_format: how a file is read; None: by its ending.
+        header: whether TSV and CSV have a header; without one columns are "1", "2", ….
+        max_length: maximum tokens of a text; the rest is cut.
         resume: go on with a run that was interrupted.
+        overwrite: replace the model in `output`.
 
     >>> fast = offramp.adapt("my-classifier", texts, output="fast", risk=0.02)        # doctest: +SKIP
     >>> print(fast.guarantee, fast.speedup, fast.report)                              # doctest: +SKIP

@@ -48,13 +48,26 @@ def calibrate(
 
     Args:
         model: a model folder.
-        texts: texts, a table or a file that the model was not trained on; `labels` beside texts in memory.
+        texts: texts, a table or a file that the model was not trained on.
+        labels: of texts in memory, for a guarantee about accuracy.
         risk: maximum fraction of changed answers, or of accuracy lost (default: 0.01).
         confidence: confidence level (default: 0.95).
         of: "disagreement" (default) or "accuracy".
         test: auto, binomial, betting or hoeffding-bentkus.
+        tolerance: of a regression, how far off a value may be.
+        reference: a model, or a file of texts and labels, whose answers are to be kept instead of the full model's.
         speedup: no guarantee, but the best quality at so many times fewer layers.
         policy: whose number is chosen; several are searched on half the rows; "auto": entropy or risk.
+        per_exit: a threshold for every exit, searched on half the rows.
+        temperature: first fit a temperature per exit, on a quarter of the rows.
+        trace: a trace of the rows to read, or to record there.
+        backend: what runs it: torch, or what it was exported for.
+        device: cpu, cuda, mps …; None: an accelerator if available.
+        dtype: float32, bfloat16 or float16.
+        threads: CPU threads.
+        max_length: maximum tokens of a text; the rest is cut.
+        announce: is told the guarantee before anything is written; if it raises, the model stays as it was.
+        data: where the rows are, as in `offramp.evaluate`.
 
     >>> result = offramp.calibrate("my-model", texts, risk=0.02, confidence=0.9)      # doctest: +SKIP
     >>> result.policy, result.guarantee                                              # doctest: +SKIP

@@ -76,12 +76,27 @@ def evaluate(
 
     Args:
         model: a model folder, or a name on the Hub.
-        texts: texts, a table or a file; None: the dev rows of its training. `labels` go with texts in memory.
+        texts: texts, a table or a file; None: the dev rows of its training.
+        labels: of texts in memory.
         output: a folder for results.json, curves, figures, the trace and report.html; None: nothing is written.
         policy: policies to draw; one with its number ("entropy:0.2") is the operating point.
+        thresholds: of the one policy that is drawn, instead of a fine grid.
+        patience: counts to draw, instead of all.
+        tolerance: of a regression, how far apart two values still agree.
+        elue_length: tokens that ELUE's count pads to.
         reference: a model, or a file of texts and labels, to compare answers with instead of the full model.
         live: measure seconds.
+        trace: a trace of the rows to read, or to record there.
         all_checkpoints: every checkpoint in the model's folder, each in a folder of `output`; returns a dict.
+        overwrite: replace what `output` holds.
+        backend: what runs it: torch, or what it was exported for.
+        device: cpu, cuda, mps …; None: an accelerator if available.
+        dtype: float32, bfloat16 or float16.
+        threads: CPU threads.
+        max_length: maximum tokens of a text; the rest is cut.
+        command: what the report says made it.
+        data: where the rows are: task, data_dir, dataset, dataset_config, split, text_column, pair_column,
+            label_column, metric, input_format, header.
 
     >>> result = offramp.evaluate("my-model", texts, labels, policy="entropy:0.2")    # doctest: +SKIP
     >>> result.results.chosen.mean_layers, result.results.chosen.agreement           # doctest: +SKIP
@@ -201,6 +216,7 @@ def compare(
         elue_reference: a CSV file with the columns flops and score, or static runs: adds ELUE's score.
         clamp: beyond the reference curve, take its nearest end.
         output: a folder for the figure and comparison.json.
+        overwrite: replace what it holds.
 
     >>> print(offramp.compare(["deebert-run", "romebert-run"]))                       # doctest: +SKIP
     """

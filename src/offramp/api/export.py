@@ -19,7 +19,7 @@ __all__ = ["BenchmarkResult", "ExportResult", "TuneResult", "benchmark", "export
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written: where, in which precision, and how every exit agrees with torch (None: nothing to compare on)."""
+    """What was written: where, in which precision, and how every exit agrees with torch (None: not compared)."""
 
     folder: Path
     backend: str
@@ -56,11 +56,15 @@ def export(
     Args:
         model: a model folder.
         texts: texts, a table or a file to take scales from and to compare on; None: rows of its training.
+        backend: onnx or openvino.
         int8: static, token, dynamic or none; None: the quickest of static and token that keeps the answers.
         smooth: move outliers of activations into the weights.
         exits: where to cut, a list of layers; None: at every exit.
         one_file: also write one graph that exits by itself, with this policy (True: the calibrated one).
         force: keep it even if it answers differently.
+        overwrite: replace an export that is there.
+        threads: CPU threads.
+        data: where the rows are, as in `offramp.evaluate`.
 
     >>> offramp.export("my-model", texts, backend="onnx").agreement                   # doctest: +SKIP
     """
@@ -150,9 +154,16 @@ def tune(
     Args:
         model: a model folder.
         texts: rows to choose and to test on; None: those that training set aside.
-        risk, confidence, of, tolerance: the guarantee, as in `offramp.calibrate`.
+        labels: of texts in memory, for a guarantee about accuracy.
+        backend: onnx or openvino.
+        risk: maximum fraction of changed answers, or of accuracy lost.
+        confidence: confidence level.
+        of: "disagreement" or "accuracy".
         policy: entropy, confidence, margin or risk; "auto": the best of entropy and risk.
+        tolerance: of a regression, how far off a value may be.
         batch: texts that are served together.
+        threads: CPU threads.
+        data: where the rows are, as in `offramp.evaluate`.
 
     >>> offramp.tune("my-model", backend="onnx", risk=0.02).layers                    # doctest: +SKIP
     """
@@ -220,12 +231,17 @@ def benchmark(
     Args:
         model: a model folder.
         texts: texts to answer; None: the dev rows of its training.
+        labels: of texts in memory.
         batch: batch sizes.
         peers: plain, pipeline, bfloat16, onnx, openvino, originals; None: all that are installed.
         rows: texts that seconds are measured on, spread over all; None: all.
         rounds: passes over the texts; the median counts.
         memory: measure memory, in a process per contestant.
-        json, figure: write what was measured there; a figure is .svg or .png.
+        threads: CPU threads.
+        json: a file for what was measured.
+        figure: a figure of it, .svg or .png.
+        overwrite: replace these files.
+        data: where the rows are, as in `offramp.evaluate`.
 
     >>> print(offramp.benchmark("my-model", texts, batch=[1, 32]))                    # doctest: +SKIP
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,9 +78,28 @@ def predict(
         texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; on Ray files alone.
         output: a file for the answers, or an open one; on Ray, and for a benchmark's files, a folder.
         format: jsonl or tsv; glue, elue or squad: `texts` is the task's official file.
-        policy, threshold, max_layers: instead of the model's own policy; a budget of layers.
+        overwrite: replace what `output` holds.
+        all_scores: every label's probability, too.
+        task: for glue and elue, the task.
+        split: for glue and elue, which test file it is; None: by its name.
+        policy: instead of the model's own.
+        threshold: another threshold for that policy, or one per exit.
+        max_layers: no row runs more layers than that.
+        batch_tokens: padded tokens in a batch.
         chunk: texts that are read before the first of them is answered.
+        text_column: the column of the text.
+        pair_column: the column of the second text of each pair.
+        input_format: how a file is read; None: by its ending.
+        header: whether TSV and CSV have a header; without one columns are "1", "2", ….
         engine: "ray": files of any size, answers as Parquet, goes on where it was interrupted.
+        workers: on Ray, processes with the model.
+        address: of a Ray cluster that runs already.
+        id_column: on Ray, what tells rows apart.
+        backend: what runs it: torch, or what it was exported for.
+        device: cpu, cuda, mps …; None: an accelerator if available.
+        dtype: float32, bfloat16 or float16.
+        threads: CPU threads.
+        max_length: maximum tokens of a text; the rest is cut.
 
     >>> for answer in offramp.predict("my-model", ["a lovely film"]): ...             # doctest: +SKIP
     """
@@ -154,7 +174,7 @@ def _here(
     if isinstance(target, Path):
         form = form or format_of_answers(target)
         return JobResult(target, write_answers(stream, runner.config, target, form, all_scores, overwrite))
-    name = str(getattr(target, "name", "output")).replace("<stdout>", "standard output")
+    name = "standard output" if target is sys.stdout else str(getattr(target, "name", "the output"))
     return JobResult(
         Path(name), write_lines(lines_of(stream, runner.config, form or "jsonl", all_scores), target, name)
     )

@@ -45,13 +45,25 @@ def serve(
 
     Args:
         model: a model folder, or a name on the Hub.
-        host, port: where to listen.
+        host: where to listen.
+        port: on which port; 0: any that is free.
         name: what the model is called (its folder's name).
         audit: share of answers that are looked at again at full depth, to watch the guarantee.
         on_alarm: "warn", or "never": from then on no row exits early.
-        max_rows, max_bytes, max_queue: texts of a request, bytes of a body, texts that may wait.
+        policy: instead of the model's own.
+        max_rows: texts of a request.
+        max_bytes: of a request's body.
+        max_queue: texts that may wait.
+        batch_tokens: padded tokens at once; None: as suits the machine.
         allow_override: let requests name a policy.
-        api_key, api_key_file: clients send it as a bearer token.
+        api_key: clients send it as a bearer token.
+        api_key_file: the same, from a file.
+        guard_all: /health, /ready and /metrics ask for the key, too.
+        backend: what runs it: torch, or what it was exported for.
+        device: cpu, cuda, mps …; None: an accelerator if available.
+        dtype: float32, bfloat16 or float16.
+        threads: CPU threads.
+        max_length: maximum tokens of a text; the rest is cut.
         announce: is told where it listens.
 
     >>> offramp.serve("my-model", backend="onnx", audit=0.01)                         # doctest: +SKIP

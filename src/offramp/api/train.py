@@ -30,9 +30,11 @@ def train(
     Args:
         backbone: an encoder, a fine-tuned classifier or an offramp model: a folder, or a name on the Hub.
         output: the model folder to write.
-        train_data, dev_data: your own data in memory: a pair of texts and labels, a pandas DataFrame, or a data set.
+        train_data: your own data in memory: a tuple of texts and labels, a pandas DataFrame, or a data set.
+        dev_data: the same, to score on.
         config: settings from a YAML or JSON file; the others go before.
         resume: go on with the run in `output`.
+        overwrite: replace the run in `output`.
         settings: every option of `offramp train`, with underscores (task, train_file, recipe, epochs, batch_size, …),
             and the recipe's own; `offramp train --help` lists them, `offramp.training.settings.Settings` has them.
 
@@ -119,6 +121,7 @@ def convert(
         pad_to: of EBERT, the length that its training padded rows to.
         no_answer: of EBERT on SQuAD 2.0, a context may have no answer.
         faithful: restore what an original did and nobody should want.
+        overwrite: replace the model in `output`.
 
     >>> offramp.convert("deebert-checkpoint", output="my-model", policy="entropy:0.1")          # doctest: +SKIP
     """

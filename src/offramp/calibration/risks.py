@@ -50,11 +50,11 @@ class Promise:
         if self.test not in BOUNDS:
             raise UnknownName("test", self.test, ["auto", *BOUNDS])
         if not 0 < self.risk < 1:
-            raise BadValue(f"The risk is {self.risk:g}; it lies between 0 and 1, such as 0.01 for one percent.")
+            raise BadValue(f"`risk` is {self.risk:g}; it lies between 0 and 1, such as 0.01 for one percent.")
         if not 0 < self.confidence < 1:
-            raise BadValue(f"The confidence is {self.confidence:g}; it lies between 0 and 1, such as 0.95.")
+            raise BadValue(f"`confidence` is {self.confidence:g}; it lies between 0 and 1, such as 0.95.")
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
-            raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
+            raise BadValue(f"`tolerance` is {self.tolerance:g}; it is finite and not below 0.")
 
     def check(self, answer_type: AnswerType, labelled: bool) -> None:
         """Refuse rows and models that this promise cannot be about."""

@@ -14,8 +14,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import ClassVar, NoReturn
 
 import offramp
@@ -138,9 +138,8 @@ def _is_utf8(word: str) -> bool:
 
 
 def _run(args: argparse.Namespace) -> int:
-    _listen()
     try:
-        with streams.stopping():
+        with streams.stopping(), _listening():
             code: int = args.run(args)
     except OfframpError as err:
         return _fail(as_options(str(err), Notes.flags if isinstance(err, BadValue) else _with_sign(Notes.flags)))
@@ -168,15 +167,21 @@ def _with_sign(flags: dict[str, str]) -> dict[str, str]:
     return {f"{name}=": flag for name, flag in flags.items()}
 
 
-def _listen() -> None:
-    """Our notes on standard error, one line each; of the libraries' only their errors."""
+@contextmanager
+def _listening() -> Iterator[None]:
+    """Our notes while a command runs; of the libraries' only their errors."""
     for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY", "DATASETS_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    logger = logging.getLogger("offramp")
+    logger, notes = logging.getLogger("offramp"), Notes()
+    before = logger.level
     logger.setLevel(logging.INFO)
-    if not any(isinstance(handler, Notes) for handler in logger.handlers):
-        logger.addHandler(Notes())
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+        logger.setLevel(before)
 
 
 def _fail(message: str, code: int = 2) -> int:

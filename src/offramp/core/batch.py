@@ -194,6 +194,11 @@ class Batch:
         lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1).numpy(force=True)
         return cls(input_ids, mask, token_type_ids, lengths, None, marks)
 
+    @classmethod
+    def of_groups(cls, group: Ints | None = None) -> Batch:
+        """Nothing but which rows belong together: for a replay, which reads no tokens."""
+        return cls(torch.empty(0, 0, dtype=torch.long), None, None, np.empty(0, np.int64), group)
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -182,7 +182,8 @@ def _of_task(given: DataOptions, split: str) -> TaskRows:
     for name in (*COLUMNS, "metric", "input_format", "no_header"):
         if getattr(given, name):
             raise BadValue(
-                f"Task {task.name} knows its columns, its files and its metric; leave `{name.replace('no_header', 'header')}=` out."
+                f"Task {task.name} knows its columns, its files and its metric; "
+                f"leave `{name.removeprefix('no_')}=` out."
             )
     if split == "dev" and given.file is None and len(task.dev_splits) != 1:
         if not task.dev_splits:

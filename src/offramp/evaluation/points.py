@@ -36,7 +36,7 @@ class Scorer:
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
-            raise BadValue(f"The tolerance is {self.tolerance:g}; it is finite and not below 0.")
+            raise BadValue(f"`tolerance` is {self.tolerance:g}; it is finite and not below 0.")
         if self.trace.answer_type.needs_tolerance and self.tolerance is None:
             values = self.trace.expected if self.trace.labels is None else self.trace.labels
             object.__setattr__(self, "tolerance", float(f"{np.ptp(values) / 10:.4g}"))
@@ -54,17 +54,17 @@ class Scorer:
         layers = layer_cost(replayed.layer, self.trace.depth)
         scores = self.scores(replayed.answers)
         return Point(
-            name,
-            number,
-            scores[self.metrics[0]] if self.metrics else None,
-            scores,
-            float(self.agrees(replayed.answers).mean()),
-            layers.mean_layers,
-            layers.layers_run,
-            layers.saved,
-            layers.speedup if layers.mean_layers else None,
-            float(self.trace.spent_at(replayed.exit, alone).mean()),
-            None if self.elue is None else float(self.elue[int(alone)][replayed.exit - 1].mean()),
+            policy=name,
+            parameter=number,
+            score=scores[self.metrics[0]] if self.metrics else None,
+            scores=scores,
+            agreement=float(self.agrees(replayed.answers).mean()),
+            mean_layers=layers.mean_layers,
+            cost=layers.layers_run,
+            saving=layers.saved,
+            speedup=layers.speedup if layers.mean_layers else None,
+            flops=float(self.trace.spent_at(replayed.exit, alone).mean()),
+            elue_flops=None if self.elue is None else float(self.elue[int(alone)][replayed.exit - 1].mean()),
         )
 
     def scores(self, answers: Array) -> dict[str, float]:

@@ -75,32 +75,32 @@ class MachineFacts:
     cpu: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One setting of one policy: what it is worth and what it costs, as a mean over rows."""
 
-    policy: str
-    parameter: float | None
+    policy: str = ""
+    parameter: float | None = None
     score: float | None  # the main metric; None without labels
-    scores: dict[str, float]
+    scores: dict[str, float] = field(default_factory=dict)
     agreement: float  # share of answers like the full model's (the reference's); with a tolerance: within it
     mean_layers: float
-    cost: float  # share of layers run
-    saving: float  # share of layers not run
-    speedup: float | None  # depth over mean layers: computed, not measured; None: no layer ran
+    cost: float = 1.0  # share of layers run
+    saving: float = 0.0  # share of layers not run
+    speedup: float | None = None  # depth over mean layers: computed, not measured; None: no layer ran
     flops: float
-    elue_flops: float | None = None  # as ELUE counts, padded
+    elue_flops: float | None  # as ELUE counts, padded
     seconds: float | None = None  # only where it was run live
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LivePoint(Point):
     """A point that was run live; layers are of the rows that ran."""
 
     measured_speedup: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen(Point):
     """The operating point with its uncertainty."""
 

@@ -66,7 +66,8 @@ class Making:
         RUNTIMES[backend].check_scales(int8)
         if self.model.config.ramp_answers:
             raise BadModel(
-                "A faithful model's untrained last ramp cannot be exported; convert the checkpoint without `faithful=True`."
+                "A faithful model's untrained last ramp cannot be exported; convert the checkpoint without "
+                "`faithful=True`."
             )
         runtime_of(backend)  # says what to install
 

@@ -30,8 +30,8 @@ NO_JUDGE = "Policy 'risk' needs a judge, and this model has none; fit one: `offr
 class Judged(Policy):
     """Leave when the judge's risk is below `threshold`: 1 / (1 + exp(slope · sureness − offset)), strictly.
 
-    `offramp.calibrate(…, policy="risk")` and `offramp.tune(…)` fit a judge and write it into the model's policy, where a
-    threshold that is given without one finds it.
+    `offramp.calibrate(…, policy="risk")` and `offramp.tune(…)` fit a judge and write it into the model's policy, where
+    a threshold that is given without one finds it.
     """
 
     name: ClassVar[str] = "risk"

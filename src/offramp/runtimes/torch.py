@@ -100,7 +100,7 @@ class TorchStepper:
         return head(features), torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
 
     def _read(self, logits: Tensor, state: EncoderState) -> tuple[Tensor, Tensor | None]:
-        """What policies see of rows, and every token's logits where the answer type has them; in training these alone."""
+        """What policies see of rows, and every token's logits where each is answered; in training these alone."""
         if not self.answer_type.per_token:
             return logits, None
         if self.modules.training:

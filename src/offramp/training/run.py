@@ -366,7 +366,7 @@ class Job:
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and not task.answer_type.has_labels:
             raise BadValue(
-                f"{task.answer_type.title.capitalize()} has no classes: leave `class_weights=` and `label_smoothing=` out."
+                f"A {task.answer_type.title} has no classes: leave `class_weights=` and `label_smoothing=` out."
             )
         if settings.label_smoothing and not task.answer_type.is_one_class:
             raise BadValue("`label_smoothing=` is for one label per text; leave it out.")

@@ -203,7 +203,7 @@ class Trace:
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """What rows exit with under a policy."""
         policy.check(self.shape)
-        blocks = [run(block, _grouped(group), policy) for block, group in self._blocks(policy.sees_groups)]
+        blocks = [run(block, Batch.of_groups(group), policy) for block, group in self._blocks(policy.sees_groups)]
         exits, layers = (np.concatenate([getattr(one, name).numpy() for one in blocks]) for name in ("exit", "layer"))
         return RowOutputs(np.concatenate([one.logits.numpy() for one in blocks]), exits, layers)
 
@@ -227,9 +227,3 @@ class Trace:
     def scaled(self, temperatures: NDArray[np.float64]) -> Trace:
         """The same with every exit's logits divided by its temperature."""
         return replace(self, logits=(self.logits / temperatures[None, :, None]).astype(np.float32))
-
-
-def _grouped(group: Array | None) -> Batch:
-    """A batch that says nothing but which rows belong together: a replay reads no tokens."""
-    nothing = torch.empty(0, 0, dtype=torch.long)
-    return Batch(nothing, None, None, np.empty(0, np.int64), None if group is None else np.asarray(group, np.int64))

@@ -36,7 +36,8 @@ def _check_type(name: str, config: AdaptiveConfig) -> None:
     """Heads imitate one answer per row; what is answered at tokens is trained instead."""
     if config.answer_type.per_token:
         raise BadModel(
-            f"{name} does {config.answer_type.title}; adapt is for models with one answer per text. Use `offramp train`."
+            f"{name} does {config.answer_type.title}; adapt is for models with one answer per text. "
+            "Use `offramp train`."
         )
 
 

@@ -93,8 +93,8 @@ def _check_room(folder: Path, chunk: Any, exits: int, size: int) -> None:
     needed, free = int(chunk.rows.lengths.sum()) * exits * size * 2, shutil.disk_usage(folder).free
     if needed > free:
         raise BadInput(
-            f"The encoder's states of the next {len(chunk.examples):,} texts take {needed / 1e9:.1f} GB, and {folder} has "
-            f"{free / 1e9:.1f} GB left; take fewer texts or `exits=`."
+            f"The encoder's states of the next {len(chunk.examples):,} texts take {needed / 1e9:.1f} GB, and {folder} "
+            f"has {free / 1e9:.1f} GB left; take fewer texts or `exits=`."
         )
 
 

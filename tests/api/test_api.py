@@ -1,0 +1,250 @@
+"""The Python API: every command's function, what it takes and gives, and how its messages name things."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pandas
+import pytest
+
+import offramp
+from offramp.api.options import arguments_of
+from offramp.api.train import train
+from offramp.cli.main import COMMANDS, main
+from offramp.cli.wording import as_options, flags_of
+from offramp.training.recipes import recipe_options
+from offramp.training.settings import Settings
+from tests.adaptation.test_adapt import classifier, some_texts
+from tests.reviews import rows
+from tests.tiny import adaptive
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# arguments that only Python has, with the reason; and options that only a terminal has
+PYTHON_ONLY = {
+    "labels": "a file has them in a column",
+    "announce": "the command prints",
+    "command": "the command says itself what it is",
+    "train_data": "a file is --train-file",
+    "dev_data": "a file is --dev-file",
+}
+TERMINAL_ONLY = {"help", "json"}
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"offramp.cli.{command}").add_arguments(parser)
+    return parser
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_its_function_with_the_same_names_and_defaults(command):
+    function = getattr(offramp, command)
+    taken = arguments_of(function)
+    offered = {action.dest: action for action in parser_of(command)._actions}
+    if command == "train":  # its settings are one dataclass, which both are made from
+        settings = {field for field in Settings.__dataclass_fields__ if field != "recipe_options"}
+        assert settings | set(recipe_options()) | set(taken) - set(PYTHON_ONLY) - {"settings"} == set(offered) - {
+            "help"
+        }
+        return
+    only = TERMINAL_ONLY if command == "info" else {"help"}
+    assert set(taken) - set(PYTHON_ONLY) == set(offered) - only
+    for name, default in taken.items():
+        if name in offered and offered[name].option_strings and default is not inspect.Parameter.empty:
+            there = offered[name].default
+            same = (
+                there == default or (not there and not default and there is not False) or tuple(there) == tuple(default)
+            )
+            assert same, (name, there, default)
+    assert all(name in function.__doc__ for name in inspect.signature(function).parameters), "all are described"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return classifier("bert", tmp_path_factory.mktemp("theirs") / "my-classifier", 2)
+
+
+@pytest.fixture(scope="module")
+def fast(original, tmp_path_factory):
+    output = tmp_path_factory.mktemp("adapted") / "fast"
+    return offramp.adapt(original, some_texts(700), output=output, risk=0.2, confidence=0.9, epochs=4)
+
+
+def test_adapt_gives_what_holds_what_was_measured_and_a_page(fast):
+    assert fast and fast.folder.is_dir() and fast.report.is_file() and fast.speedup > 0
+    assert "With 90 % confidence at most 20 % answers that differ from my-classifier's" in fast.guarantee
+    assert fast.guarantee in str(fast) and fast.guarantee.split("'")[0] in fast._repr_html_()
+    answers = list(fast.predict(some_texts(20, seed=5)))
+    assert len(answers) == 20 and {answer.exit_layer for answer in answers} <= set(fast.layers)
+    evidence = json.loads((fast.folder / "calibration.json").read_text())
+    assert evidence["model"]["name"] == str(fast.folder)
+
+
+@pytest.mark.parametrize("form", ["iterator", "series", "column"])
+def test_texts_in_every_form_give_the_same_model(form, original, fast, tmp_path):
+    texts = some_texts(700)
+    if form == "column":
+        datasets = pytest.importorskip("datasets")
+        given = datasets.Dataset.from_dict({"any": texts})["any"]
+    else:
+        given = iter(texts) if form == "iterator" else pandas.Series(texts, index=range(5, 705))
+    again = offramp.adapt(original, given, output=tmp_path / "again", risk=0.2, confidence=0.9, epochs=4)
+    assert again.layers == fast.layers or again  # seconds choose the exits, and they vary
+    weights = [(folder / "rows.safetensors").read_bytes() for folder in (fast.folder, again.folder)]
+    assert weights[0] == weights[1]  # the same texts in the same parts
+
+
+def test_an_honest_no_is_false_and_leaves_nothing(original, tmp_path):
+    result = offramp.adapt(original, some_texts(700), output=tmp_path / "none", risk=0.02, confidence=0.9, epochs=0.01)
+    if result:
+        pytest.skip("these exits kept 2 % by luck")
+    assert result.folder is None and result.guarantee is None and result.reason and not (tmp_path / "none").exists()
+    with pytest.raises(offramp.OfframpError, match="There is no faster model"):
+        result.predict(["a text"])
+
+
+def test_messages_go_to_the_logger_and_not_to_the_streams(fast, capsys, caplog):
+    with caplog.at_level(logging.INFO, "offramp"):
+        offramp.export(fast.folder, some_texts(60, 3), backend="onnx", int8="none", overwrite=True, threads=1)
+    assert any("segments, exits on" in record.message for record in caplog.records)
+    assert capsys.readouterr().out == ""
+
+
+def test_predict_gives_answers_or_writes_them(fast, tmp_path):
+    texts = some_texts(30, 6)
+    answers = list(offramp.predict(fast.folder, texts))
+    written = offramp.predict(fast.folder, texts, output=tmp_path / "answers.jsonl")
+    assert written.rows == 30 and "30 rows answered" in str(written)
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [answer.label for answer in answers]
+    stream = io.StringIO()
+    offramp.predict(fast.folder, iter(texts), output=stream, format="tsv")
+    assert len(stream.getvalue().splitlines()) == 31
+
+
+def test_evaluate_takes_labels_in_memory_and_writes_only_when_asked(fast, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = some_texts(60, 7)
+    labels = [answer.label for answer in offramp.load(fast.folder).predict(texts, policy="never")]
+    result = offramp.evaluate(fast.folder, texts, labels, live=False)
+    assert result.results.exits[-1].scores["acc"] == 1.0 and result.folder is None and not any(tmp_path.iterdir())
+    frame = pandas.DataFrame({"body": texts, "gold": labels})
+    again = offramp.evaluate(fast.folder, frame, text_column="body", label_column="gold", live=False)
+    assert again.results.data.rows == 60 and again.results.exits[-1].scores["acc"] == 1.0
+    with pytest.raises(offramp.OfframpError, match="60 texts and 2 labels"):
+        offramp.evaluate(fast.folder, texts, labels[:2])
+
+
+def test_train_takes_data_in_memory(tmp_path, encoders):
+    made = rows(160, 1)
+    texts, labels = [text for text, _ in made], [["bad", "good"][label] for _, label in made]
+    quick = {"epochs": 1, "batch_size": 16, "max_length": 16, "learning_rate": 5e-3, "cpu": True, "metric": "f1_macro"}
+    result = offramp.train(
+        encoders["bert"], output=tmp_path / "model", train_data=(texts[:120], labels[:120]),
+        dev_data=pandas.DataFrame({"text": texts[120:], "label": labels[120:]}), **quick,
+    )  # fmt: skip
+    assert isinstance(result, offramp.TrainResult) and result.metric == "f1_macro" and len(result.layers) == 4
+    assert offramp.load(result.folder).config.labels == ("bad", "good")
+    with pytest.raises(offramp.OfframpError, match="No setting is called 'batchsize'"):
+        train(encoders["bert"], output=tmp_path / "other", batchsize=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "in_python", "on_the_command_line"),
+    [
+        (["calibrate", "MODEL", "--file", "F", "--tolerance", "1"], "leave `tolerance=` out", "leave --tolerance out"),
+        (["predict", "MODEL", "F", "--batch-tokens", "0"], "`batch_tokens` is 0", "--batch-tokens is 0"),
+        (
+            ["evaluate", "MODEL", "--file", "F", "--thresholds", "1", "-o", "OUT"],
+            "name one with `policy=`",
+            "with --policy",
+        ),
+        (["export", "MODEL", "--int8", "static", "--threads", "1"], "name some with `texts=`", "name some with --file"),
+    ],
+)
+def test_errors_name_arguments_in_python_and_options_on_the_command_line(
+    call, in_python, on_the_command_line, tmp_path, capsys
+):
+    adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("a film\nbad\n")
+    places = {"MODEL": str(tmp_path / "model"), "F": str(tmp_path / "texts.txt"), "OUT": str(tmp_path / "out")}
+    words = [places.get(word, word) for word in call]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert on_the_command_line in told and "`" not in told, told
+    parsed = parser_of(call[0]).parse_args(words[1:])
+    taken = arguments_of(getattr(offramp, call[0]))
+    given = {name: value for name, value in vars(parsed).items() if name in taken}
+    given["texts"] = given["texts"][0] if isinstance(given.get("texts"), list) else given.get("texts")
+    with pytest.raises(offramp.OfframpError) as caught:
+        list(getattr(offramp, call[0])(**given))
+    assert in_python in str(caught.value)
+
+
+def test_wording():
+    flags = {"texts": "--file", "header": "--no-header", "policy": "--policy", "overwrite": "--overwrite"}
+    assert (
+        as_options("give `overwrite=True`, `texts=` or `header=False`", flags)
+        == "give --overwrite, --file or --no-header"
+    )
+    assert as_options("`policy` is 3; `policy='risk'`", flags) == "--policy is 3; --policy risk"
+    assert as_options("`offramp.export('a b', backend='onnx', overwrite=True)`", flags) == (
+        "`offramp export 'a b' --backend onnx --overwrite`"
+    )
+    assert as_options("`offramp.calibrate(model, policy='risk')`", flags) == "`offramp calibrate MODEL --policy risk`"
+    assert as_options("`config.json` and `exits[0]` stay", flags) == "`config.json` and `exits[0]` stay"
+    assert flags_of(parser_of("export"))["smooth"] == "--no-smooth"
+
+
+EXTRAS = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in {missing!r} else find(name, *more)
+import offramp
+try:
+    {call}
+except offramp.OfframpError as err:
+    print(type(err).__name__, err)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "call", "expected"),
+    [
+        (["scipy"], "offramp.evaluate('m', ['a'])", "Evaluating needs scipy: pip install '.[train]'"),
+        (
+            ["onnxruntime"],
+            "offramp.export('m', backend='onnx')",
+            "The backend onnx needs onnxruntime: pip install '.[onnx]'",
+        ),
+        (["openvino"], "offramp.tune('m', backend='openvino')", "needs openvino: pip install '.[openvino]'"),
+        (["fastapi"], "offramp.serve('m')", "Serving needs fastapi: pip install '.[serve]'"),
+        (["ray"], "offramp.predict('m', 'f.txt', engine='ray', output='o')", "needs ray: pip install '.[ray]'"),
+    ],
+)
+def test_a_missing_extra_names_itself(missing, call, expected):
+    done = subprocess.run(
+        [sys.executable, "-c", EXTRAS.format(missing=missing, call=call)], capture_output=True, text=True, check=False
+    )
+    assert "MissingExtra" in done.stdout and expected in done.stdout, done.stdout + done.stderr
+
+
+def test_an_installed_package_names_its_own_extra(monkeypatch, tmp_path):
+    from offramp import extras
+
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "offramp" / "extras.py"))
+    assert extras.install("onnx") == "pip install 'offramp[onnx]'"
+
+
+def test_numpy_strings_are_texts(fast):
+    answers = list(offramp.predict(fast.folder, np.array(["a film", "bad"])))
+    assert len(answers) == 2
