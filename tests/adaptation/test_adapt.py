@@ -234,9 +234,7 @@ def test_bad_input_is_one_line(original, texts, tmp_path, capsys):
     )
     assert "leave --int8 out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
     assert "--risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
-    assert "leave --tolerance out" in fails(
-        capsys, "adapt", original, texts, *out, "--tolerance", "1"
-    )
+    assert "leave --tolerance out" in fails(capsys, "adapt", original, texts, *out, "--tolerance", "1")
     assert "not for 'patience'" in fails(capsys, "adapt", original, texts, *out, "--policy", "patience")
     assert "cannot be trained on a frozen model" in fails(capsys, "adapt", original, texts, *out, "--heads", "shared")
     assert "leave no early one" in fails(capsys, "adapt", original, texts, *out, "--exits", "4")
