@@ -19,7 +19,7 @@ class Classifier:
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=0)
     async def answer(self, texts: list[str]) -> list[dict[str, Any]]:
         """What waits, together."""
-        return [answer.told() for answer in self.runner.predict(texts, progress=False)]
+        return [answer.to_dict() for answer in self.runner.predict(texts, progress=False)]
 
     async def __call__(self, request: Request) -> dict[str, Any]:
         """One text: `{"inputs": "a lovely film"}`."""

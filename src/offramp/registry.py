@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from offramp.errors import UnknownName
+from offramp.errors import BadValue, UnknownName
 
 __all__ = ["LazyRegistry", "Registry"]
 
@@ -29,7 +29,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._entries = {entry.name: entry for entry in entries}
 
     def register(self, entry: Entry) -> Entry:
-        """Add an entry from outside the package; returns it, so that it can decorate a class."""
+        """Add an entry from outside the package; returns it."""
+        if entry.name in self:
+            raise BadValue(f"There is a {self.kind} called {entry.name!r} already; choose another name.")
         self._entries[entry.name] = entry
         return entry
 

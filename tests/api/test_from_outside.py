@@ -14,6 +14,7 @@ import torch
 
 import offramp
 from offramp.cli.main import main
+from offramp.data.metrics import METRICS
 from tests.outside import AnyOf, register_backend, register_kind
 from tests.tiny import WORDS, adaptive
 
@@ -33,6 +34,7 @@ def registered():
     yield kind, backend
     offramp.ANSWER_TYPES._entries.pop(kind.name)
     offramp.RUNTIMES._entries.pop(backend.name)
+    METRICS._entries.pop(kind.metric)
 
 
 def sentences(count: int, seed: int) -> list[str]:

@@ -22,7 +22,8 @@ from offramp.evaluation.traces.about import check_trace, of_data
 from offramp.evaluation.traces.operations import count_operations
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
-from offramp.policies.grids import SIZE, fitting, grid
+from offramp.policies.grids import fitting, grid
+from offramp.policies.spacing import SIZE
 from tests.reviews import rows
 from tests.tiny import CONFIGS, FAMILY_NAMES, LAYERS, adaptive
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from offramp.calibration.choice import CalibrationOptions, promised
+from offramp.calibration.choice import CalibrationOptions, fewer, promised
 from offramp.calibration.risks import Promise, Risk
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies.grids import grid
@@ -23,8 +23,8 @@ def possible(trace: Trace, promise: Promise, policy: str) -> str:
     words = []
     for risk in (one for one in RISKS if one > promise.risk):
         chosen, evidence = promised(trace, replace(promise, risk=risk), CalibrationOptions((policy,)), "")
-        if chosen is not None and evidence["speedup"] >= 1 / SAVING:
-            words.append(f"At {100 * risk:g} % it would be {evidence['speedup']:.2f} × fewer layers.")
+        if chosen is not None and (evidence["speedup"] is None or evidence["speedup"] >= 1 / SAVING):
+            words.append(f"At {100 * risk:g} % it would be {fewer(evidence['speedup'])}.")
             break
     if (rows := _rows_for(trace, promise, policy)) is not None:
         words.append(

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from offramp.errors import BadInput
 
-__all__ = ["Body", "Count", "Parameters", "TooLarge", "Words"]
+__all__ = ["Body", "Count", "Layers", "Parameters", "TooLarge", "Words"]
 
 Words = Annotated[StrictStr, Field(max_length=10_000_000)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
+Layers = Annotated[int, Field(ge=0, le=100_000)]  # 0: an exit on the embeddings
 
 
 class TooLarge(BadInput):
@@ -29,7 +30,7 @@ class Parameters(Body):
 
     top_k: Count | None = None
     truncate: StrictBool | None = None
-    max_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    max_layers: Layers | None = None
     policy: Annotated[StrictStr, Field(max_length=10_000)] | None = None
     deadline_ms: Annotated[float, Field(gt=0, le=1e9)] | None = None
     details: StrictBool = False

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from offramp.answers.answer import Endpoint, TextAnswers
-from offramp.answers.request import Body, Count, Parameters, Words
+from offramp.answers.request import Body, Layers, Parameters, Words
 from offramp.data.reading import Text
 from offramp.errors import BadInput
 
@@ -43,7 +43,7 @@ class Predict(Body):
     inputs: Words | OneOrTwo | Annotated[list[OneOrTwo], Field(min_length=1)]
     raw_scores: StrictBool = False
     truncate: StrictBool | None = False
-    max_layers: Count | None = None
+    max_layers: Layers | None = None
 
 
 class Classify(Body):

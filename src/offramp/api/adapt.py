@@ -54,7 +54,10 @@ class AdaptResult:
 
     def predict(self, texts: Any, **options: Any) -> Iterator[Answer]:
         """One answer after the other; options are those of `Runner.predict`."""
-        return self.load().predict(texts, **options)
+        from offramp.data.given import given, is_table
+
+        runner = self.load()
+        return runner.predict(given(texts).read(runner.config.inputs) if is_table(texts) else texts, **options)
 
     def __str__(self) -> str:
         if self.folder is None:
@@ -146,6 +149,8 @@ def adapt(
             raise BadValue(f"`{name}` is {value:g}; it is above 0 and finite.")
     if not 0 <= seed < 2**32:
         raise BadValue(f"`seed` is {seed}; it is from 0 to {2**32 - 1:,}.")
+    if RUNTIMES[backend].loader is not None:
+        raise BadValue(f"`backend` is {backend!r}, which cannot be adapted for; use torch, onnx or openvino.")
     RUNTIMES[backend].check_scales(int8)
     RUNTIMES[backend].check()
     columns = {"text_column": text_column, "pair_column": pair_column, "input_format": input_format}

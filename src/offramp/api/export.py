@@ -79,7 +79,7 @@ def export(
     from offramp.model.adaptive import AdaptiveModel
 
     check_counts(threads=threads)
-    folder = Path(model)
+    folder, one_file = Path(model), None if one_file is False else one_file
     if one_file is not None and backend != "onnx":
         raise BadValue("`one_file=` writes an ONNX graph; OpenVINO reads that one, too. Leave `backend=` out.")
     if one_file is not None and (folder / "onnx").is_dir() and not overwrite:
@@ -176,11 +176,11 @@ def tune(
     from offramp.calibration.tuning.run import TuneOptions
     from offramp.calibration.tuning.run import tune as run
     from offramp.exports.texts import texts_for
-    from offramp.model.adaptive import AdaptiveModel
+    from offramp.model.config import AdaptiveConfig
 
     check_counts(batch=batch, threads=threads)
     promise = Promise(of, risk, confidence, tolerance=tolerance)
-    config = AdaptiveModel.from_pretrained(model).config
+    config = AdaptiveConfig.from_pretrained(model)
     rows, name = data_options(texts, labels, data), str(model)
     made = run(name, rows, texts_for(name, config, rows), promise, TuneOptions(backend, policy, batch, threads))
     kept = made.policy is not None

@@ -58,7 +58,10 @@ def data_options(texts: Any, labels: Sequence[Any] | None, arguments: DataArgume
     """The rows as a whole: where they are, or the rows themselves."""
     from offramp.data.given import check, given
     from offramp.data.rows import DataOptions
+    from offramp.errors import BadValue
 
+    if texts is None and labels is not None:
+        raise BadValue("`labels=` go with `texts=` in memory.")
     columns = {name: arguments.get(name) for name in ("text_column", "pair_column", "input_format")}
     header = arguments.get("header", True)
     rows = None if texts is None else given(texts, labels, header=header, **columns)  # type: ignore[arg-type]

@@ -7,9 +7,11 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from offramp.api.options import check_counts
 from offramp.errors import BadValue
 
 __all__ = ["serve"]
@@ -89,42 +91,50 @@ def serve(
     if not 0 <= port <= 65535:
         raise BadValue(f"`port` is {port}; it is from 0 (any that is free) to 65535.")
     key = _key(api_key, None if api_key_file is None else Path(api_key_file))
+    check_counts(threads=threads)
     listening = _listening(host, port)
     threads = threads or usable_threads()
-    runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
-    _stay_responsive()
-    metrics = Metrics()
-    engine = Engine(
-        runner,
-        batch_tokens=batch_tokens,
-        queue_rows=max_queue,
-        audit=audit,
-        on_alarm=on_alarm,
-        watch=metrics.watch,
-        policy=policy,
-    )
-    if audit and engine.audit is not None and engine.audit.risk >= 0.5:
-        raise BadValue(f"A guarantee of {engine.audit.risk:g} is too weak to be watched; leave `audit=` out.")
-    if audit and engine.audit is None:
-        raise BadValue(f"{model} has no guarantee about its answers to watch; calibrate it, or leave `audit=` out.")
-    called = name or Path(model).resolve().name
-    options = ServerOptions(called, max_rows, max_bytes, key, guard_all, allow_override)
-    config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
-    where = f"http://{host}:{listening.getsockname()[1]}"
-    if announce is not None:
-        announce(f"{called} on {where}, {runner.backend} {runner.dtype}, {threads} threads. Ctrl-C ends it.")
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        logger.warning("drained: %d requests were accepted, %d answered.", engine.accepted, engine.answered)
-    return engine.accepted, engine.answered
+    with listening, _responsive():
+        runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
+        metrics = Metrics()
+        engine = Engine(
+            runner,
+            batch_tokens=batch_tokens,
+            queue_rows=max_queue,
+            audit=audit,
+            on_alarm=on_alarm,
+            watch=metrics.watch,
+            policy=policy,
+        )
+        if audit and engine.audit is not None and engine.audit.risk >= 0.5:
+            raise BadValue(f"A guarantee of {engine.audit.risk:g} is too weak to be watched; leave `audit=` out.")
+        if audit and engine.audit is None:
+            raise BadValue(f"{model} has no guarantee about its answers to watch; calibrate it, or leave `audit=` out.")
+        called = name or Path(model).resolve().name
+        options = ServerOptions(called, max_rows, max_bytes, key, guard_all, allow_override)
+        config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
+        where = f"http://{host}:{listening.getsockname()[1]}"
+        if announce is not None:
+            announce(f"{called} on {where}, {runner.backend} {runner.dtype}, {threads} threads. Ctrl-C ends it.")
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            logger.warning("drained: %d requests were accepted, %d answered.", engine.accepted, engine.answered)
+        return engine.accepted, engine.answered
 
 
-def _stay_responsive() -> None:
+@contextmanager
+def _responsive() -> Iterator[None]:
     """Neither the model's thread nor the collector of garbage may keep the loop from its clients for long."""
+    before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     gc.collect()
     gc.freeze()  # the libraries' half a million objects: looking at each takes a quarter of a second
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+        gc.unfreeze()
 
 
 def _key(given: str | None, file: Path | None) -> str | None:

@@ -60,6 +60,9 @@ def train(
     if (train_data is None) is not (dev_data is None):
         raise BadValue("Give both `train_data=` and `dev_data=`: exits are trained on one and scored on the other.")
     if train_data is not None:
+        for name in ("task", "train_file", "dev_file", "dataset", "data_dir"):
+            if getattr(made, name) is not None:
+                raise BadValue(f"The data are given in memory; leave `{name}=` out.")
         columns = Columns(made.text_column, made.pair_column, made.label_column)
         tables = table_given(train_data, "train_data", columns), table_given(dev_data, "dev_data", columns)
     try:

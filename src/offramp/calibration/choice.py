@@ -22,7 +22,7 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Judged, Policy
 from offramp.policies.grids import fitting, grid
 
-__all__ = ["AUTO", "SEED", "CalibrationOptions", "fastest", "policies_for", "promised", "shuffled", "too_few"]
+__all__ = ["AUTO", "SEED", "CalibrationOptions", "fastest", "fewer", "policies_for", "promised", "shuffled", "too_few"]
 
 AUTO = "auto"
 SEED = 0  # of the one shuffle; nobody may pick the luckiest
@@ -104,7 +104,7 @@ def promised(trace: Trace, promise: Promise, options: CalibrationOptions, origin
         return None, evidence | {"sentence": f"No setting that saves anything was shown to keep {wish} on {rows}."}
     speedup, words = _speedup(trace.depth, best.mean_layers), promise.about(trace.answer_type)
     sentence = f"With {100 * promise.confidence:g} % confidence {words}: shown on {rows} {origin}, "
-    sentence += f"with `{best.policy}`, which ran {_fewer(speedup)} there."
+    sentence += f"with `{best.policy}`, which ran {fewer(speedup)} there."
     return best.policy, evidence | _told(best) | {"speedup": speedup, "sentence": sentence}
 
 
@@ -113,7 +113,8 @@ def _speedup(depth: int, mean_layers: float) -> float | None:
     return depth / mean_layers if mean_layers else None
 
 
-def _fewer(speedup: float | None) -> str:
+def fewer(speedup: float | None) -> str:
+    """How many layers were saved, in words."""
     return "no layers" if speedup is None else f"{speedup:.2f} × fewer layers"
 
 
@@ -138,7 +139,7 @@ def fastest(
     whom = reference or "the full model"
     times = None if speedup == float("inf") else speedup
     sentence = (
-        f"Chosen for speed, without a promise: `{policy}` ran {_fewer(times)} on "
+        f"Chosen for speed, without a promise: `{policy}` ran {fewer(times)} on "
         f"{_rows(len(trace), trace.answer_type)} and answered {agreement:.1%} of them as {whom} does."
     )
     return policy, {"promise": None, "speedup": times, "agreement": agreement, "sentence": sentence}

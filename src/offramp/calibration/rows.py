@@ -31,7 +31,7 @@ def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) 
     Of copies of one text the first counts alone, for a test takes rows to be independent.
     """
     roles = read_hashes(folder)
-    own = given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
+    own = given.memory is None and given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
     data = rows_for(str(folder), config, given, "train" if own else "dev")
     hashes = hashes_of(data.rows.texts)
     chosen = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)

@@ -23,8 +23,8 @@ def check_temperatures(answer_type: AnswerType, labelled: bool, faithful: bool) 
     """Refuse rows and models that temperatures cannot be fitted to."""
     if not answer_type.has_probabilities:
         raise BadInput("A regression has no probabilities to make warmer or colder; leave `temperature=` out.")
-    if answer_type.per_token:
-        raise BadInput("Temperatures are for classes, and this model answers at tokens; leave `temperature=` out.")
+    if answer_type.per_token or answer_type.several_rows:
+        raise BadInput("Temperatures are for one answer per row; leave `temperature=` out.")
     if not labelled:
         raise BadInput("A temperature is fitted to labels, and these rows have none; leave `temperature=` out.")
     if faithful:

@@ -9,6 +9,7 @@ from typing import Any
 from offramp.api.options import arguments_of
 from offramp.policies import TABLE
 from offramp.runtimes import RUNTIMES
+from offramp.runtimes.loading import DTYPES
 
 __all__ = [
     "Options",
@@ -24,7 +25,6 @@ __all__ = [
 ]
 
 Options = argparse.ArgumentParser | argparse._ArgumentGroup
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def call(function: Callable[..., Any], args: argparse.Namespace, **more: Any) -> Any:

@@ -142,7 +142,8 @@ def _run(args: argparse.Namespace) -> int:
         with streams.stopping(), _listening():
             code: int = args.run(args)
     except OfframpError as err:
-        return _fail(as_options(str(err), Notes.flags if isinstance(err, BadValue) else _with_sign(Notes.flags)))
+        # in a message about a file, a bare name in backticks is the file's
+        return _fail(as_options(str(err), Notes.flags, names=isinstance(err, BadValue)))
     except (streams.Stopped, KeyboardInterrupt) as stop:
         return _fail("stopped.", getattr(stop, "code", 130))
     except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
@@ -160,11 +161,6 @@ def _run(args: argparse.Namespace) -> int:
     finally:
         streams.let_go()
     return code
-
-
-def _with_sign(flags: dict[str, str]) -> dict[str, str]:
-    """For messages about files: there a bare name in backticks is the file's, not an option."""
-    return {f"{name}=": flag for name, flag in flags.items()}
 
 
 @contextmanager

@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts of a request (512)")
     limits.add_argument("--max-bytes", type=int, default=2_000_000, metavar="N", help="of a request's body (2,000,000)")
-    limits.add_argument("--max-queue", type=int, default=512, metavar="N", help="texts that may wait (512)")
+    limits.add_argument(
+        "--max-queue",
+        type=int,
+        default=512,
+        metavar="N",
+        help="rows (texts, or windows of questions) that may wait (512)",
+    )
     limits.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens at once (as suits the machine)")
     limits.add_argument("--allow-override", action="store_true", help="let requests name a policy")
     guard = parser.add_argument_group("key")

@@ -24,16 +24,19 @@ SETTING = re.compile(r"(\w+)=(.*)")
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     """What each argument of a command is called on the command line."""
-    return {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}
+    return {
+        action.dest: action.option_strings[0] if action.option_strings else str(action.metavar or action.dest.upper())
+        for action in parser._actions
+    }
 
 
-def as_options(message: str, flags: Mapping[str, str]) -> str:
-    """A message with options instead of arguments."""
-    return CODE.sub(lambda found: _translated(found.group(1), flags) or found.group(0), message)
+def as_options(message: str, flags: Mapping[str, str], names: bool = True) -> str:
+    """A message with options instead of arguments; `names`: a bare name in backticks is an argument, too."""
+    return CODE.sub(lambda found: _translated(found.group(1), flags, names) or found.group(0), message)
 
 
-def _translated(code: str, flags: Mapping[str, str]) -> str | None:
-    if code in flags:
+def _translated(code: str, flags: Mapping[str, str], names: bool) -> str | None:
+    if names and code in flags:
         return flags[code]
     if (setting := SETTING.fullmatch(code)) is not None:
         return _option(setting.group(1), setting.group(2), flags)

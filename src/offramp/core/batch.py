@@ -97,10 +97,6 @@ class EncodedRows:
         group = np.searchsorted(np.asarray(examples), self.group[rows])
         return self._of_rows([self.examples[place] for place in examples], rows, group)
 
-    def only(self, rows: Ints) -> EncodedRows:
-        """Some rows, each as an example by itself."""
-        return self._of_rows([self.examples[place] for place in self.group[rows]], rows, np.arange(len(rows)))
-
     def _of_rows(self, examples: list[Any], rows: Ints, group: Ints) -> EncodedRows:
         columns = {name: getattr(self, name) for name in _COLUMNS}
         some: dict[str, Any] = {name: None if one is None else one.take(rows) for name, one in columns.items()}

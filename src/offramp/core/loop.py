@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import ExitOutput, ExitPoint, Positions, Stepper
+from offramp.core.stepper import HIDDEN, ExitOutput, ExitPoint, Positions, Stepper
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 
@@ -32,8 +32,6 @@ __all__ = [
 ]
 
 State = TypeVar("State")
-
-HIDDEN = -1e4  # the logit of a token that is padding
 
 
 @dataclass(frozen=True)

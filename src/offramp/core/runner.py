@@ -6,7 +6,7 @@ It knows no torch module: a backend gives it a stepper, and everything above the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from offramp.core.batch import Batch, EncodedRows
 from offramp.core.chunks import CHUNK, Chunk, chunks, padded_tokens
 from offramp.core.loop import run, within_budget
 from offramp.core.stepper import ExitPoint, Stepper
+from offramp.data.given import is_table
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.model import fingerprint
 from offramp.model.config import AdaptiveConfig
@@ -141,6 +142,8 @@ class Runner:
         """A stream's examples as chunks of batches on this device; `together`: no group is cut by a batch's end."""
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+        if isinstance(texts, Mapping) or is_table(texts):
+            raise BadInput("predict takes texts; give it the column that holds them, such as table['text'].")
         width = self.config.gating
         if width is not None and width.first == "all" and width.pad_to is None:
             raise BadModel(

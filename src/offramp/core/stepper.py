@@ -18,13 +18,15 @@ from torch import Tensor
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
 
-__all__ = ["ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
+__all__ = ["HIDDEN", "ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
 
 Positions = NDArray[np.int64]
 """Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
 
 Judge = tuple[tuple[float, ...], tuple[float, ...]]
 """Offsets and slopes of the policy `risk`, one of each per early exit."""
+
+HIDDEN = -1e4  # the logit of a token that is padding
 
 State = TypeVar("State")
 

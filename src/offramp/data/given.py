@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from offramp.data.reading import Source, Text, columns_of, format_of, listed, re
 from offramp.data.source import check_file, no_partner, text_columns
 from offramp.errors import BadInput
 
-__all__ = ["Given", "given"]
+__all__ = ["Given", "check", "given", "is_table"]
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,17 @@ def given(
             raise BadInput("`labels=` go with texts in memory; a file has them in a column.")
         return Given(Source(file, input_format or format_of(file), text_column, pair_column, header))
     source = Source("texts", "memory", text_column, pair_column)
+    golds = None if labels is None else labels.tolist() if hasattr(labels, "tolist") else list(labels)
     if _column_names(texts) is not None:
-        return Given(source, table=texts, labels=None if labels is None else list(labels))
+        if golds is not None and len(golds) != len(texts):
+            raise BadInput(f"There are {len(texts):,} rows and {len(golds):,} labels.")
+        return Given(source, table=texts, labels=golds)
+    if text_column is not None or pair_column is not None:
+        raise BadInput("`text_column=` and `pair_column=` are for files and tables; these are bare texts.")
     read = [_text(text, number) for number, text in enumerate(_iterated(texts), 1)]
-    if not read:
-        raise BadInput("There is no text.")
-    if labels is not None and len(labels) != len(read):
-        raise BadInput(f"There are {len(read):,} texts and {len(labels):,} labels.")
-    return Given(source, read, labels=None if labels is None else list(labels))
+    if golds is not None and len(golds) != len(read):
+        raise BadInput(f"There are {len(read):,} texts and {len(golds):,} labels.")
+    return Given(source, read, labels=golds)
 
 
 def check(one: Given) -> None:
@@ -80,7 +83,7 @@ def check(one: Given) -> None:
 
 
 def _iterated(texts: Any) -> Iterable[Any]:
-    if not isinstance(texts, Iterable):
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
         raise BadInput(f"`texts` is {texts!r:.60}; it is a file, or a list or an iterator of texts.")
     return texts
 
@@ -101,6 +104,17 @@ def _column_names(table: Any) -> list[str] | None:
     return None if not isinstance(names, list) else [str(name) for name in names]
 
 
+def is_table(texts: Any) -> bool:
+    """Whether it has columns, so that it is not itself a list of texts."""
+    return _column_names(texts) is not None
+
+
+def _column(table: Any, name: str) -> list[Any]:
+    """A column by its name; a DataFrame's may be called by numbers."""
+    keys = {str(key): key for key in getattr(table, "column_names", None) or table.columns}
+    return list(table[keys[name]])
+
+
 def _texts_of(table: Any, source: Source) -> Iterator[Text]:
     names = _column_names(table) or []
     text, pair = text_columns(source, names)
@@ -108,6 +122,6 @@ def _texts_of(table: Any, source: Source) -> Iterator[Text]:
         raise BadInput(f"The table has the columns {listed(names)}; say with `text_column=` which one holds the text.")
     if pair is None and len(source.inputs or ()) == 2:
         raise BadInput(f"The table has the columns {listed(names)}; {no_partner(source)}")
-    firsts = list(table[text])
-    rows: Iterable[Any] = firsts if pair is None else zip(firsts, list(table[pair]), strict=True)
+    firsts = _column(table, text)
+    rows: Iterable[Any] = firsts if pair is None else zip(firsts, _column(table, pair), strict=True)
     return (_text(row, number) for number, row in enumerate(rows, 1))

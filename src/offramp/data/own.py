@@ -27,7 +27,7 @@ def discover(table: Table, kind: str = "auto", metric: str | None = None) -> Tas
     """A task for a training table: its kind of answer and its labels, in numerical or alphabetical order."""
     answer_type = _problem(table, kind)
     if not answer_type.has_labels:
-        return Task("own", metrics_of(answer_type, metric, 1), None, inputs=table.inputs)
+        return Task("own", metrics_of(answer_type, metric, 1), None, kind=answer_type, inputs=table.inputs)
     is_several = answer_type is MULTI_LABEL
     lists = as_lists(table.labels, table.label_names) if is_several else [[label] for label in table.labels]
     labels = table.label_names or tuple(

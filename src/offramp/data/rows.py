@@ -17,6 +17,7 @@ from offramp.data.own import metrics_of, rows_of
 from offramp.data.reading import Source, columns_of, format_of, read_texts
 from offramp.data.source import USUAL_TEXT
 from offramp.data.split import Where, task_rows
+from offramp.data.squad import questions_in_memory
 from offramp.data.table import Columns, Table, read_hub, read_table, table_of
 from offramp.data.task import Rows, Task
 from offramp.data.tasks import TASKS
@@ -197,20 +198,29 @@ def _of_task(given: DataOptions, split: str) -> TaskRows:
 
 def _in_memory(given: DataOptions, memory: Given, config: AdaptiveConfig) -> TaskRows:
     """Texts that the caller holds, with their labels where there are some."""
+    for name in ("task", "data_dir", "dataset", "dataset_config", "split"):
+        if getattr(given, name) is not None:
+            raise BadValue(f"The rows are given in memory; leave `{name}=` out.")
     task = task_of_model(config, metrics_of(config.answer_type, given.metric, config.num_labels))
-    columns = Columns(given.text_column, given.pair_column, given.label_column, _inputs(config))
-    if memory.table is not None and memory.labels is None:
-        there = memory.columns() or []
-        if given.label_column is None and "label" not in there:
-            return TaskRows(memory.name, task, Rows(list(memory.read(config.inputs)), None))
+    rows = _rows_in_memory(given, memory, config, task)
+    for note in rows.skipped:
+        logger.warning("%s", note)
+    return TaskRows(memory.name, task, rows)
+
+
+def _rows_in_memory(given: DataOptions, memory: Given, config: AdaptiveConfig, task: Task) -> Rows:
+    there = memory.columns()
+    if config.answer_type is SPAN:
+        return questions_in_memory(memory, config.no_answer is not None)
+    if memory.labels is None and (there is None or (given.label_column is None and "label" not in there)):
+        return Rows(list(memory.read(config.inputs)), None)
+    if memory.labels is None:
+        columns = Columns(given.text_column, given.pair_column, given.label_column, _inputs(config))
         table = table_of(memory.table, memory.name, columns)
     else:
         texts = list(memory.read(config.inputs))
-        if memory.labels is None:
-            return TaskRows(memory.name, task, Rows(texts, None))
         table = Table(memory.name, texts, list(memory.labels), list(range(1, len(texts) + 1)))
-    labels = fit("The model", config.labels, config.answer_type, task)
-    return TaskRows(memory.name, replace(task, labels=labels if task.labels else None), rows_of(table, task))
+    return rows_of(table, task)
 
 
 def _inputs(config: AdaptiveConfig) -> tuple[str, ...] | None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from offramp.answers import SPAN
+from offramp.data.given import Given
 from offramp.data.questions import Gold, Question, Reading, checked, read_squad
 from offramp.data.reading import Source, format_of, listed, read_records
 from offramp.data.table import load_hub
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
-__all__ = ["SQUAD", "question_rows"]
+__all__ = ["SQUAD", "question_rows", "questions_in_memory"]
 
 FILES = {"squad": "{split}-v1.1.json", "squad2": "{split}-v2.0.json"}
 HUB = {"squad": "rajpurkar/squad", "squad2": "rajpurkar/squad_v2"}
@@ -56,6 +57,25 @@ def question_rows(
         )
     texts: list[Any] = [(one.question, one.context) for one in reading.questions]
     labels = [() if one.impossible else one.answers for one in reading.questions] if reading.labelled else None
+    return Rows(texts, labels, reading.skipped, [one.id for one in reading.questions])
+
+
+def questions_in_memory(memory: Given, no_answer: bool) -> Rows:
+    """Questions that the caller holds: pairs with their contexts, or a table; answers where there are some."""
+    source = Source(memory.name, "memory", *INPUTS)
+    if memory.table is not None:
+        columns = {name: list(memory.table[name]) for name in memory.columns() or ()}
+        records = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    else:
+        records = [dict(zip(INPUTS, pair, strict=True)) for pair in memory.read()]
+    if memory.labels is not None:
+        records = [row | {"answer": answer} for row, answer in zip(records, memory.labels, strict=True)]
+    labelled = any(name in row for row in records for name in ("answer", "answers"))
+    reading = checked((_row(source, line, row) for line, row in enumerate(records, 1)), memory.name, False)
+    if labelled and not no_answer and any(not one.answers for one in reading.questions):
+        raise BadInput(f"{memory.name}: some questions have no answer, and the model was trained on such that have.")
+    texts: list[Any] = [(one.question, one.context) for one in reading.questions]
+    labels = [one.answers for one in reading.questions] if labelled else None
     return Rows(texts, labels, reading.skipped, [one.id for one in reading.questions])
 
 

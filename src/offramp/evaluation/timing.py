@@ -42,12 +42,13 @@ def race(
     plain = against or runner
     ways: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(plain, plain.stepper.plain)]
     ways += [(runner, partial(_leave, runner, policy)) for policy in policies]
+    together = any(policy.sees_groups for policy in policies)
     spent: list[list[float]] = [[] for _ in ways]
     turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
     for turn, way in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
         which, answer = ways[way]
         start = time.perf_counter()
-        for chunk in which.chunks(some, progress=False, quiet=True):
+        for chunk in which.chunks(some, progress=False, quiet=True, together=together):
             with which.stepper.answering():
                 for batch in chunk.batches():
                     answer(batch).cpu()

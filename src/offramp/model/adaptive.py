@@ -58,7 +58,7 @@ class AdaptiveOutput(ModelOutput):
     logits: Tensor | None = None  # (rows, classes), at the exit where the row left; of spans their summary
     start_logits: Tensor | None = None  # (rows, tokens), of spans, at the exit where the row left
     end_logits: Tensor | None = None
-    exit_layer: Tensor | None = None  # (rows,), from 1
+    exit_layer: Tensor | None = None  # (rows,); 0: on the embeddings
     exit_logits: Tensor | None = None  # (rows, exits, classes)
     exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
     # in training: each exit's answer apart, so that unused heads get no gradient

@@ -13,9 +13,7 @@ from offramp.errors import BadValue
 from offramp.policies import POLICIES
 from offramp.policies.policy import Policy
 
-__all__ = ["SIZE", "fitting", "grid"]
-
-SIZE = 200  # points of a curve
+__all__ = ["fitting", "grid"]
 
 
 def fitting(shape: Shape) -> list[str]:

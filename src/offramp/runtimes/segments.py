@@ -78,10 +78,9 @@ class SegmentStepper:
             found = graph({name: value for name, value in feed.items() if name in graph.inputs})
             following = {"hidden": found["next"]} if "next" in found else {}
             state = replace(state, feed=following, passed=number + 1)
-        logits, tokens = torch.from_numpy(found["logits"]), None
-        if self.answer_type.per_token:
-            marks = None if state.marks is None else torch.from_numpy(state.marks)
-            logits, tokens = self.answer_type.read(logits, lambda: torch.from_numpy(state.mask), marks)
+        marks = None if state.marks is None else torch.from_numpy(state.marks)
+        logits = torch.from_numpy(found["logits"])
+        logits, tokens = self.answer_type.read(logits, lambda: torch.from_numpy(state.mask), marks)
         uncertainty = torch.from_numpy(found["uncertainty"]) if "uncertainty" in found else None
         return state, ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, tokens=tokens)
 

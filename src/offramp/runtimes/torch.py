@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
-from offramp.core.stepper import ExitOutput, ExitPoint, Positions
+from offramp.core.stepper import HIDDEN, ExitOutput, ExitPoint, Positions
 from offramp.encoders import EncoderState, Family
 from offramp.model.exits import Exits
 from offramp.model.fingerprint import of_weights
 
 __all__ = ["TorchStepper", "WidthPlugin", "scale_gradient"]
-
-HIDDEN = -1e4  # the logit of a token that is padding
 
 
 class WidthPlugin(Protocol):
@@ -101,13 +99,13 @@ class TorchStepper:
 
     def _read(self, logits: Tensor, state: EncoderState) -> tuple[Tensor, Tensor | None]:
         """What policies see of rows, and every token's logits where each is answered; in training these alone."""
-        if not self.answer_type.per_token:
-            return logits, None
         if self.modules.training:
+            if not self.answer_type.per_token:
+                return logits, None
             tokens = logits if self.faithful else logits.masked_fill(~state.real[..., None], HIDDEN)
             return tokens, tokens
         summary, hidden = self.answer_type.read(logits, lambda: state.real, state.marks)
-        return summary, logits if self.faithful else hidden
+        return summary, logits if self.faithful and hidden is not None else hidden
 
     def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
         """Go on with these rows, cut to the longest of them."""

@@ -120,7 +120,7 @@ def _add_answers(app: FastAPI, routes: Routes) -> None:
     """The routes of the model's answer type; those of the others say which these are."""
     own = routes.config.answer_type.endpoints()
     for endpoint in own:
-        app.post(endpoint.path, summary=endpoint.summary, response_model=None)(_handler(endpoint, routes))
+        app.post(endpoint.path, summary=endpoint.summary)(_handler(endpoint, routes))
     paths = {endpoint.path for endpoint in own}
     here = f"This model does {routes.config.answer_type.title}: POST {', '.join(path for path in sorted(paths))}."
     others = {one.path for kind in ANSWER_TYPES.values() for one in kind.endpoints()} - paths

@@ -221,7 +221,7 @@ class Engine:
             window: list[QueuedRows] = []
             while self._waiting and len(window) < WINDOW:
                 row = self._waiting.popleft()
-                if not row.request.future.cancelled():  # else its client has disconnected
+                if not row.request.future.done():  # else its client has disconnected, or it has failed
                     window.append(row)
             if not window:
                 return None if self._stop else ([], False)
@@ -267,10 +267,15 @@ class Engine:
         request.left_of[example] -= 1
         self.layers[layer] += 1
         self.watch("exit_layer", layer)
-        if not request.left_of[example] and request.drawn[example] and not self._is_stopped:
+        if not request.left_of[example] and request.drawn[example] and not (self._is_stopped or request.future.done()):
             self._audits.append(self._drawn(request, example))
-        if not request.left and not request.future.cancelled():
-            answers = self.runner.decode(outputs, request.rows)
+        if not request.left and not request.future.done():
+            try:
+                answers = self.runner.decode(outputs, request.rows)
+            except Exception as err:  # of this request alone
+                logger.error("A reply failed: %s", "".join(traceback.format_exception(err)).rstrip())
+                _fail(request.future, err)
+                return
             response = Response(answers, int(request.rows.lengths.sum()), request.outside or self._is_stopped)
             if request.future.set_running_or_notify_cancel():
                 request.future.set_result(response)

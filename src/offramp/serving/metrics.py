@@ -17,9 +17,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.rows = Counter("offramp_rows", "texts that were answered", registry=self.registry)
+        self.rows = Counter(
+            "offramp_rows", "rows that were answered: texts, or windows of questions", registry=self.registry
+        )
         self.layers = Counter(
-            "offramp_rows_by_layer", "texts by the layer they left at", ["layer"], registry=self.registry
+            "offramp_rows_by_layer", "rows by the layer that they exited at", ["layer"], registry=self.registry
         )
         self.replies = Counter(
             "offramp_requests", "requests by route and status", ["route", "status"], registry=self.registry
@@ -27,7 +29,7 @@ class Metrics:
         self.seconds = Histogram("offramp_request_seconds", "in the engine", buckets=SECONDS, registry=self.registry)
         self.batch = Histogram("offramp_batch_seconds", "of a batch", buckets=SECONDS, registry=self.registry)
         gauges = {
-            "queue_rows": "texts that wait",
+            "queue_rows": "rows that wait",
             "audited": "answers that were looked at again, at full depth",
             "audit_different": "of these, how many differ",
             "audit_rate_low": "the rate's interval, valid at all times",

@@ -87,8 +87,9 @@ def add_open_inference(app: FastAPI, engine: Engine, name: str) -> None:
     async def about(model: str) -> dict[str, Any]:
         check_model(model, name)
         inputs = [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        kinds = {"label": "BYTES", "score": "FP32", "exit_layer": "INT64"}
-        outputs = [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
+        kinds = {"string": "BYTES", "strings": "BYTES", "float": "FP32", "int": "INT64"}
+        fields = engine.runner.config.answer_type.fields
+        outputs = [{"name": field, "datatype": kinds[kind], "shape": [-1]} for field, kind in fields.items()]
         return {"name": model, "versions": ["1"], "platform": "offramp", "inputs": inputs, "outputs": outputs}
 
     @app.get("/v2/models/{model}/ready")

@@ -45,8 +45,10 @@ class Data:
 def table_given(data: Any, name: str, columns: Columns) -> Table:
     """A caller's own data: texts with their labels, or a table in memory."""
     if isinstance(data, tuple) and len(data) == 2:
-        rows = given(data[0], list(data[1]), text_column=columns.text, pair_column=columns.pair)
+        rows = given(data[0], data[1])
         texts = list(rows.read())
+        if not texts:
+            raise BadInput(f"`{name}` holds no text.")
         inputs = ("text",) if isinstance(texts[0], str) else ("text", "pair")
         return Table(name, texts, list(rows.labels or ()), list(range(1, len(texts) + 1)), inputs=inputs)
     return table_of(data, name, columns)

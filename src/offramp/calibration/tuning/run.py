@@ -27,7 +27,7 @@ from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows
-from offramp.errors import BadValue
+from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.folder import check_place, read_export
@@ -71,6 +71,11 @@ def tune(
     data, origin = rows_to_calibrate(folder, model.config, given)
     promise.check(model.config.answer_type, data.labels is not None)
     data = unseen(data, texts.seen)
+    if not len(data.rows):
+        raise BadInput(
+            f"All {len(texts.seen):,} rows went into the export's scales and checks, and none are left to choose exits "
+            "and to test on; give about a thousand more."
+        )
     order = np.random.default_rng(SEED).permutation(len(data.rows))
     few = len(order) // SEARCHED
     searched, tested = data.take(np.sort(order[:few])), data.take(np.sort(order[few:]))

@@ -93,7 +93,7 @@ def _pass(runner: Runner, texts: Iterable[Any], parts: Parts, progress: bool | N
         logits = answer_type.locate(logits, chunk.rows)
         if answer_type.several_rows:
             parts.add("group", chunk.rows.group + seen)
-        _check_finite(logits, seen, stepper.exits)
+        _check_finite(logits, seen + chunk.rows.group, stepper.exits)
         parts.add("logits", logits)
         if batches[0][0].uncertainty is not None:
             parts.add(
@@ -123,12 +123,12 @@ def _stacked(batches: list[list[Any]]) -> NDArray[np.float32]:
     return torch.cat([torch.stack(exits, 1) for exits in batches]).float().cpu().numpy()
 
 
-def _check_finite(logits: NDArray[np.float32], seen: int, exits: tuple[ExitPoint, ...]) -> None:
+def _check_finite(logits: NDArray[np.float32], examples: NDArray[Any], exits: tuple[ExitPoint, ...]) -> None:
     bad = np.argwhere(~np.isfinite(logits).all(-1))
     if len(bad):
         row, place = bad[0]
         raise BadInput(
-            f"The exit on layer {exits[place].layer} answers text {seen + row + 1} with NaN or infinity; "
+            f"The exit on layer {exits[place].layer} answers text {int(examples[row]) + 1} with NaN or infinity; "
             "the model is damaged, or its dtype too small."
         )
 

@@ -55,7 +55,7 @@ class Replayed:
     """Where each row leaves under a policy, and with which answer."""
 
     exit: NDArray[np.int64]  # (rows,), the exit's number, from 1
-    layer: NDArray[np.int64]  # (rows,), from 1
+    layer: NDArray[np.int64]  # (rows,)
     answers: Array  # (examples,) classes or values or texts, (examples, labels) 0 and 1
 
 
@@ -105,7 +105,8 @@ class Trace:
     def shape(self) -> Shape:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
-        return Shape(self.answer_type, self.logits.shape[-1], self.points, has_lte, faithful, self.judge)
+        classes = len(self.about["model"].get("labels") or ()) or self.logits.shape[-1]
+        return Shape(self.answer_type, classes, self.points, has_lte, faithful, self.judge)
 
     # -- answers and costs -----------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ def squad_answers(
     no_answer = runner.config.no_answer
     made = Answers(null_odds=None if no_answer is None else {})
     pairs = [(one.question, one.context) for one in questions]
-    for chunk in runner.chunks(pairs, batch_tokens):
+    for chunk in runner.chunks(pairs, batch_tokens, together=chosen.sees_groups):
         summaries = runner.outputs(chunk, chosen, max_layers).logits
         found = best_spans(located(summaries, chunk.rows), chunk.rows.group, no_answer)
         some = questions[chunk.first : chunk.first + len(chunk.examples)]

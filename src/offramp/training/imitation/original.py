@@ -34,7 +34,7 @@ def with_new_exits(name: str, asked: ExitOptions) -> AdaptiveModel:
 
 def _check_type(name: str, config: AdaptiveConfig) -> None:
     """Heads imitate one answer per row; what is answered at tokens is trained instead."""
-    if config.answer_type.per_token:
+    if config.answer_type.per_token or config.answer_type.several_rows:
         raise BadModel(
             f"{name} does {config.answer_type.title}; adapt is for models with one answer per text. "
             "Use `offramp train`."
