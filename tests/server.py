@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
@@ -50,3 +52,20 @@ def served(*arguments: Any, port: str = "0") -> Iterator[Served]:
     finally:
         process.kill()
         process.wait()
+
+
+async def asked(app: Any, *bodies: Any, path: str = "/") -> tuple[int, str]:
+    """A request without a wire; where no body comes, none ever does."""
+    parts = [{"type": "http.request", "body": json.dumps(body).encode()} for body in bodies]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not parts:
+            await asyncio.sleep(60)
+        return parts.pop()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}, receive, send)
+    return sent[0]["status"], sent[1]["body"].decode()

@@ -20,6 +20,7 @@ from offramp.api.options import arguments_of
 from offramp.api.train import train
 from offramp.cli.main import COMMANDS, main
 from offramp.cli.wording import as_options, flags_of
+from offramp.data.given import given
 from offramp.training.recipes import recipe_options
 from offramp.training.settings import Settings
 from tests.adaptation.test_adapt import classifier, some_texts
@@ -89,18 +90,40 @@ def test_adapt_gives_what_holds_what_was_measured_and_a_page(fast):
     assert evidence["model"]["name"] == str(fast.folder)
 
 
-@pytest.mark.parametrize("form", ["iterator", "series", "column"])
-def test_texts_in_every_form_give_the_same_model(form, original, fast, tmp_path):
-    texts = some_texts(700)
-    if form == "column":
-        datasets = pytest.importorskip("datasets")
-        given = datasets.Dataset.from_dict({"any": texts})["any"]
-    else:
-        given = iter(texts) if form == "iterator" else pandas.Series(texts, index=range(5, 705))
-    again = offramp.adapt(original, given, output=tmp_path / "again", risk=0.2, confidence=0.9, epochs=4)
-    assert again.layers == fast.layers or again  # seconds choose the exits, and they vary
-    weights = [(folder / "rows.safetensors").read_bytes() for folder in (fast.folder, again.folder)]
-    assert weights[0] == weights[1]  # the same texts in the same parts
+def test_texts_in_every_form_are_the_same_texts():
+    datasets = pytest.importorskip("datasets")
+    texts = some_texts(40)
+    column = datasets.Dataset.from_dict({"any": texts})["any"]
+    for form in (texts, iter(texts), pandas.Series(texts, index=range(5, 45)), column, np.array(texts)):
+        assert list(given(form).read()) == texts
+    for form in (pandas.DataFrame({"a": [1] * 40, "text": texts}), datasets.Dataset.from_dict({"text": texts})):
+        assert list(given(form).read()) == texts
+    assert list(given(pandas.DataFrame({3: texts}), text_column="3").read()) == texts
+    pairs = list(zip(texts, texts[::-1], strict=True))
+    frame = pandas.DataFrame(pairs, columns=["question", "sentence"])
+    assert list(given(frame).read(["question", "sentence"])) == list(given(pairs).read()) == pairs
+    for wrong in ({"train": texts}, 3, [3], [("a", "b", "c")]):
+        with pytest.raises(offramp.OfframpError):
+            given(wrong)
+
+
+def test_a_series_can_be_adapted_with_and_a_table_predicted(original, fast, tmp_path):
+    texts = pandas.Series(some_texts(700), index=range(5, 705))
+    again = offramp.adapt(original, texts, output=tmp_path / "again", risk=0.2, confidence=0.9, epochs=4)
+    rows = [(folder / "rows.safetensors").read_bytes() for folder in (fast.folder, again.folder)]
+    assert rows[0] == rows[1]  # the same texts in the same parts
+    table = pandas.DataFrame({"text": ["a film", "bad"]})
+    assert len(list(again.predict(table))) == 2
+    with pytest.raises(offramp.OfframpError, match="give it the column"):
+        again.load().predict(table)
+
+
+def test_calibrating_with_texts_in_memory_takes_these_and_not_those_set_aside(fast, tmp_path):
+    import shutil
+
+    model = shutil.copytree(fast.folder, tmp_path / "model")
+    result = offramp.calibrate(model, some_texts(900)[700:], risk=0.3, confidence=0.9, policy="entropy")
+    assert result.evidence["data"]["name"] == "texts" and result.evidence["rows"] == 200
 
 
 def test_an_honest_no_is_false_and_leaves_nothing(original, tmp_path):
@@ -243,8 +266,3 @@ def test_an_installed_package_names_its_own_extra(monkeypatch, tmp_path):
 
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "offramp" / "extras.py"))
     assert extras.install("onnx") == "pip install 'offramp[onnx]'"
-
-
-def test_numpy_strings_are_texts(fast):
-    answers = list(offramp.predict(fast.folder, np.array(["a film", "bad"])))
-    assert len(answers) == 2

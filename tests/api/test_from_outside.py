@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
-import sys
-import urllib.request
-from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +13,13 @@ import torch
 import offramp
 from offramp.cli.main import main
 from offramp.data.metrics import METRICS
+from offramp.serving.app import make_app
+from offramp.serving.engine import Engine
+from offramp.serving.guard import ServerOptions
+from offramp.serving.metrics import Metrics
 from tests.outside import AnyOf, register_backend, register_kind
+from tests.server import asked
 from tests.tiny import WORDS, adaptive
-
-SERVER = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.outside import register_backend, register_kind
-register_kind(), register_backend()
-import offramp
-offramp.serve({folder!r}, port=0, backend={backend!r}, threads=1, announce=lambda line: print(line, flush=True))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +36,19 @@ def sentences(count: int, seed: int) -> list[str]:
     return list(dict.fromkeys(" ".join(random.choice(WORDS, int(random.integers(2, 9)))) for _ in range(count)))
 
 
-@contextmanager
-def served(folder, backend: str):
-    from pathlib import Path
+def replies_of(runner: offramp.Runner, calls: list[tuple[str, object]]) -> list[tuple[int, Any]]:
+    """What the server's application replies to some requests, in this process."""
 
-    root = str(Path(__file__).parents[2])
-    code = SERVER.format(root=root, folder=str(folder), backend=backend)
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        url = process.stdout.readline().split(" on ")[1].split(",")[0]
-        for _ in range(200):
-            try:
-                if urllib.request.urlopen(f"{url}/ready", timeout=5).status == 200:
-                    break
-            except OSError:
-                pass
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    async def all_of_them() -> list[tuple[int, Any]]:
+        engine = Engine(runner)
+        app = make_app(engine, ServerOptions(), Metrics())
+        async with app.router.lifespan_context(app):
+            while not engine.ready:
+                await asyncio.sleep(0.01)
+            replies = [await asked(app, body, path=path) for path, body in calls]
+            return [(status, json.loads(text)) for status, text in replies]
 
-
-def post(url: str, body: object) -> tuple[int, object]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return reply.status, json.loads(reply.read())
-    except urllib.error.HTTPError as err:
-        return err.code, json.loads(err.read())
+    return asyncio.run(all_of_them())
 
 
 def test_a_kind_of_answer_is_one_class_its_line_and_its_metric(registered, tmp_path, capsys):
@@ -100,12 +79,10 @@ def test_a_kind_of_answer_is_one_class_its_line_and_its_metric(registered, tmp_p
     assert main(["predict", str(tmp_path / "model"), str(_written(tmp_path, pairs[:3]))]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["label"] for line in lines] == [one.label for one in expected]
-    with served(tmp_path / "model", "torch") as url:
-        for pair, one in zip(pairs[:3], expected, strict=True):
-            status, told = post(f"{url}/any", {"texts": pair})
-            assert status == 200 and told == one.to_dict()
-        status, told = post(url, {"inputs": "a text"})
-        assert status == 400 and "POST /any" in told["error"]
+    calls = [*(("/any", {"texts": pair}) for pair in pairs[:3]), ("/", {"inputs": "a text"})]
+    *replies, refused = replies_of(offramp.load(tmp_path / "model"), calls)
+    assert replies == [(200, one.to_dict()) for one in expected]
+    assert refused[0] == 400 and "POST /any" in refused[1]["error"]
 
 
 def _written(folder, pairs):
@@ -126,9 +103,8 @@ def test_a_backend_is_one_class_and_its_line(registered, tmp_path):
     calibrated = offramp.calibrate(tmp_path / "model", texts[50:], risk=0.3, confidence=0.9, backend="mirror")
     assert calibrated and offramp.load(tmp_path / "model", "mirror").config.calibrated["backend"] == "mirror"
     assert main(["predict", str(tmp_path / "model"), "--backend", "mirror", str(_lines(tmp_path, texts[:2]))]) == 0
-    with served(tmp_path / "model", "mirror") as url:
-        status, told = post(url, {"inputs": texts[:2]})
-        assert status == 200 and len(told) == 2
+    (reply,) = replies_of(offramp.load(tmp_path / "model", "mirror"), [("/", {"inputs": texts[:2]})])
+    assert reply[0] == 200 and len(reply[1]) == 2
 
 
 def _lines(folder, texts):

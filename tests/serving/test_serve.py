@@ -28,7 +28,7 @@ from offramp.serving.guard import ServerOptions
 from offramp.serving.metrics import Metrics
 from offramp.serving.requests import RequestOptions
 from tests.calls import fails
-from tests.server import served
+from tests.server import asked, served
 from tests.tiny import adaptive
 
 LABELS = ["bad", "good", "so so"]
@@ -276,23 +276,6 @@ def test_a_client_that_hangs_up_takes_its_rows_with_it(folder):
         assert json.loads(get(f"{one.url}/info")[1])["answered"] < 1000  # not the 1,600 that were sent
 
 
-async def asked(app, *bodies) -> tuple[int, str]:
-    """A request without a wire; where no body comes, none ever does."""
-    parts = [{"type": "http.request", "body": json.dumps(body).encode()} for body in bodies]
-    sent = []
-
-    async def receive() -> dict:
-        if not parts:
-            await asyncio.sleep(60)
-        return parts.pop()
-
-    async def send(message) -> None:
-        sent.append(message)
-
-    await app({"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}, receive, send)
-    return sent[0]["status"], sent[1]["body"].decode()
-
-
 def test_a_slow_sender_is_told_to_go(folder, monkeypatch):
     """Over the wire it would take half a minute."""
     monkeypatch.setattr(guard, "SLOWEST", 0.01)
@@ -317,7 +300,7 @@ def test_a_model_that_fails_is_424_and_counted_and_an_audit_that_fails_ends_noth
             replies.append(await asked(app, {"inputs": TEXTS}))
             while engine._audits:
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr("offramp.serving.engine.leaving", broken)
+            monkeypatch.setattr("offramp.serving.engine.exiting", broken)
             replies.append(await asked(app, {"inputs": TEXTS}))
             monkeypatch.undo()
             replies.append(await asked(app, {"inputs": TEXTS}))
@@ -336,17 +319,17 @@ def test_early_and_deep_rows_are_counted_in_the_order_in_which_they_left(folder)
     engine.audit, engine.share = Audit(0.1), 1.0
     seen: list[bool] = []
     engine._seen = seen.append
-    engine._differ = lambda tokens, early: [True] * len(early)
-    ids, types = engine.tokenised([f"{text} {number}" for number in range(8) for text in TEXTS], True)
+    engine._differ = lambda early: [True] * len(early)
+    rows = engine.encoded([f"{text} {number}" for number in range(8) for text in TEXTS], True)
     engine.ready = True
-    future = engine.submit(ids, types, RequestOptions())
+    future = engine.submit(rows, RequestOptions())
     with engine.runner.stepper.answering():
         while engine._waiting:
-            engine._answer(engine._next())
+            engine._answer(*engine._next())
     left = [one.early is not None for one in engine._audits]
     while engine._audits:
         engine._look_again()
-    assert seen == left and len(seen) == 32 and future.result().layers.min() < 4
+    assert seen == left and len(seen) == 32 and future.result().answers.layer.min() < 4
 
 
 @pytest.fixture
@@ -415,6 +398,6 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
         assert "Cannot listen" in fails(capsys, "serve", folder, "--port", port)
     assert "nowhere" in fails(capsys, "serve", tmp_path / "nowhere", "--port", 0)
     assert "no onnx export" in fails(capsys, "serve", folder, "--backend", "onnx", "--port", 0)
-    assert "no promise about its answers" in fails(capsys, "serve", folder, "--audit", 0.1, "--port", 0)
-    assert "audit is 3" in fails(capsys, "serve", folder, "--audit", 3)
+    assert "no guarantee about its answers" in fails(capsys, "serve", folder, "--audit", 0.1, "--port", 0)
+    assert "--audit is 3" in fails(capsys, "serve", folder, "--audit", 3)
     assert "Cannot read" in fails(capsys, "serve", folder, "--api-key-file", tmp_path / "key")

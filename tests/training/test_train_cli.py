@@ -239,8 +239,8 @@ def test_files_with_options_that_do_not_exist(encoder, capsys, tmp_path):
     )
     for line, wanted in (
         ("max_steps: many", "`max_steps` is 'many', expected a whole number"),
-        ("accumulation: 1.5", "accumulation is 1.5, expected a whole number"),
-        ("bf16: 3", "bf16 is 3, expected true or false"),
+        ("accumulation: 1.5", "`accumulation` is 1.5, expected a whole number"),
+        ("bf16: 3", "`bf16` is 3, expected true or false"),
     ):
         (tmp_path / "run.yaml").write_text(f"{line}\n")
         assert wanted in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", tmp_path / "out")
