@@ -205,8 +205,8 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
     if not (plain / "scores.json").is_file():
         offramp_call("train", Path(args.models) / case.model, *training, *usual, "--output", plain, "--overwrite")
     fast = work / "fast"
-    promise = [*PROMISE, *case.adapt]
-    seconds = offramp_call("adapt", plain, texts, *columns, *promise, "--output", fast, "--overwrite")
+    guarantee = [*PROMISE, *case.adapt]
+    seconds = offramp_call("adapt", plain, texts, *columns, *guarantee, "--output", fast, "--overwrite")
     told: dict[str, Any] = {
         "case": case.name,
         "model": case.model,
@@ -217,12 +217,12 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         "torch": torch.__version__,
         "plain": json.loads((plain / "scores.json").read_text())["dev"],
         "seconds": seconds,
-        "promise": json.loads((fast / "calibration.json").read_text()),
-        "tolerance": float(promise[promise.index("--tolerance") + 1]) if "--tolerance" in promise else None,
+        "guarantee": json.loads((fast / "calibration.json").read_text()),
+        "tolerance": float(guarantee[guarantee.index("--tolerance") + 1]) if "--tolerance" in guarantee else None,
         "measured": {name: measured(fast, plain, rows, case) for name, rows in _sets(parts).items()},
     }
-    told["promise"].pop("tested", None)
-    told["promise"]["model"]["name"] = case.name  # where it lay is nobody's business
+    told["guarantee"].pop("tested", None)
+    told["guarantee"]["model"]["name"] = case.name  # where it lay is nobody's business
     told["labelled"] = {recipe: with_labels(recipe, case, plain, parts, work, columns) for recipe in case.labelled}
     RESULTS.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
@@ -251,7 +251,7 @@ def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, 
 
 
 def with_labels(recipe: str, case: Case, plain: Path, parts: Parts, work: Path, columns: list[str]) -> dict[str, Any]:
-    """The same texts with their labels, three epochs of a published recipe on the user's model, and its promise."""
+    """The same texts with their labels, three epochs of a published recipe on the user's model, and its guarantee."""
     folder, labelled = work / recipe, write_rows(work / "labelled.csv", parts.texts, True)
     name, attention = recipe.removesuffix("-attention"), recipe.endswith("-attention")
     how = ["--recipe", name, "--epochs", "0,3" if name == "deebert" else "3"]
@@ -269,7 +269,7 @@ def with_labels(recipe: str, case: Case, plain: Path, parts: Parts, work: Path, 
 
 
 def promised(folder: Path, *more: Any) -> bool:
-    """Whether the promise can be made; an honest no ends with 1."""
+    """Whether the guarantee can be made; an honest no ends with 1."""
     command = [sys.executable, "-m", "offramp", "calibrate", folder, *PROMISE, "--policy", "entropy", *more]
     return subprocess.run([str(word) for word in command], check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Calibrate trained models and see whether the promise holds on dev: the last figures of docs/results.md.
+"""Calibrate trained models and see whether the guarantee holds on dev: the last figures of docs/results.md.
 
     python benchmarks/calibration_results.py --data DIR --work DIR [--runs NAME,NAME]
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from offramp import load
-from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.run import calibrate
 from offramp.calibration.sequence import fixed_sequence, walk
 from offramp.data.rows import DataOptions, rows_for
@@ -38,23 +38,23 @@ RISK, CONFIDENCE = 0.02, 0.9
 HALVES = 400  # random halves of dev
 
 
-def halves(trace: Trace, promise: Promise) -> dict[str, float]:
-    """How often the promise is broken on the half that it was not made on, and what it saves on the mean."""
+def halves(trace: Trace, guarantee: Guarantee) -> dict[str, float]:
+    """How often the guarantee is broken on the half that it was not made on, and what it saves on the mean."""
     rng = np.random.default_rng(0)
-    policies = grid("entropy", trace.shape)
+    policies = grid("entropy", trace.model_spec)
     broken, layers, excess = 0, [], []
     for _ in range(HALVES):
         order = rng.permutation(len(trace))
         mine, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
-        tested = walk(Risk(promise, mine), policies, rng.permutation(len(mine)))
-        last = fixed_sequence([one.p_value for one in tested], promise.level)
+        tested = walk(Risk(guarantee, mine), policies, rng.permutation(len(mine)))
+        last = fixed_sequence([one.p_value for one in tested], guarantee.level)
         if last is None:
             layers.append(float(trace.depth))
             excess.append(0.0)
             continue
         replayed = other.replay(tested[last].policy)
-        risk = float(Risk(promise, other).losses(replayed).mean())
-        broken += risk > promise.risk
+        risk = float(Risk(guarantee, other).losses(replayed).mean())
+        broken += risk > guarantee.risk
         layers.append(float(replayed.layer.mean()))
         excess.append(risk)
     return {
@@ -77,11 +77,11 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
     told: dict[str, Any] = {}
     policies = []
     for of in ("disagreement", "accuracy"):
-        promise = Promise(of, RISK, CONFIDENCE)
+        guarantee = Guarantee(of, RISK, CONFIDENCE)
         with tempfile.TemporaryDirectory() as place:
             copy = Path(place) / name
             shutil.copytree(source, copy)
-            outcome = calibrate(load(copy), given, promise, trace_file=args.work / f"{name}.calibration.trace")
+            outcome = calibrate(load(copy), given, guarantee, trace_file=args.work / f"{name}.calibration.trace")
         print(f"{name}, {of}: {outcome.sentence}", flush=True)
         if outcome.policy is None:
             told[of] = {"sentence": outcome.sentence}
@@ -89,7 +89,7 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
         policies.append((of, outcome.policy))
         evidence = {key: outcome.evidence[key] for key in ("policy", "losses", "p_value", "test_rows", "speedup")}
         told[of] = {"calibration": evidence, "dev": asdict(scorer.choose(outcome.policy))}
-        told[of]["halves"] = halves(dev, promise)
+        told[of]["halves"] = halves(dev, guarantee)
     found = race(runner, data.rows.texts, [policy for _, policy in policies])
     for (of, _), seconds in zip(policies, found.seconds, strict=True):
         told[of] |= {"seconds": seconds, "measured": found.plain / seconds}

@@ -1,4 +1,4 @@
-"""The promise, watched live: a stream like the calibration rows, and one that turns into other texts at half time.
+"""The guarantee, watched live: a stream like the calibration rows, and one that turns into other texts at half time.
 
     python benchmarks/drift.py --data GLUE --work DIR [--audit 0.5]
 

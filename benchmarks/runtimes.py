@@ -35,7 +35,7 @@ from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, rows_for
-from offramp.exports.making import Making
+from offramp.exports.exporter import Exporter
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.texts import texts_for
 from offramp.model.config import AdaptiveConfig, ExitSpec
@@ -101,7 +101,7 @@ def precisions(args: argparse.Namespace) -> None:
         *((kind, on) for kind in ("static", "token") for on in (True, False)),
         ("dynamic", False),
     ):
-        making = Making(model, texts, ExportOptions(int8=kind, smooth=smooth, force=True))
+        making = Exporter(model, texts, ExportOptions(int8=kind, smooth=smooth, force=True))
         made = making.make()
         runner = Runner(args.model, model.config, model.tokenizer, making.stepper(made))
         leaving = {size: leave(runner, dev, size, policy) for size in (1, 32)}
@@ -161,7 +161,7 @@ def forced(args: argparse.Namespace) -> None:
 
 def _int8(model: AdaptiveModel, texts: Sequence[Text], exits: Sequence[int]) -> SegmentStepper:
     options = ExportOptions(int8="static", exits=list(exits), force=True)
-    making = Making(model, Texts(list(texts), []), options, quiet=True)
+    making = Exporter(model, Texts(list(texts), []), options, quiet=True)
     return making.stepper(making.make())
 
 
@@ -172,7 +172,7 @@ def tuned(args: argparse.Namespace) -> None:
     texts = rows_for(args.model, model.config, given, "dev").rows.texts[::4]
     kind = runner.dtype.removeprefix("int8-").replace("float32", "none")
     options = ExportOptions(int8=kind, exits=[model.config.num_layers], force=True)
-    making = Making(model, Texts(texts_for(args.model, model.config, given).scales), options, quiet=True)
+    making = Exporter(model, Texts(texts_for(args.model, model.config, given).scales), options, quiet=True)
     made = making.make()
     whole, rows = making.stepper(made), []
     ways: dict[str, Any] = {

@@ -70,7 +70,7 @@ def train(name: str, args: argparse.Namespace) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> None:
-    """A promise where there are exits, then scores, the curve and seconds of one model."""
+    """A guarantee where there are exits, then scores, the curve and seconds of one model."""
     model, run = args.work / name, args.work / f"{name}-run"
     if not (model / "config.json").is_file():
         print(f"{name} is not trained yet")
@@ -89,7 +89,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": cpu_name(),
         "torch": torch.__version__,
-        "promise": sentence,
+        "guarantee": sentence,
         "risk": float(PROMISE[1]),
         "official": results["questions"],
         "trained": json.loads((model / "scores.json").read_text())["rows"],

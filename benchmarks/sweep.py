@@ -42,7 +42,7 @@ def main() -> None:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
         recording = time.perf_counter() - start
         scorer = Scorer(trace, data.metrics)
-        grids = {name: grid(name, trace.shape) for name in POLICIES if name != "vote"}
+        grids = {name: grid(name, trace.model_spec) for name in POLICIES if name != "vote"}
         grids["vote"] = [Vote(1 + place / 40, 0.5) for place in range(200)]
         start = time.perf_counter()
         points = sum(len(scorer.curve(policies)) for policies in grids.values())

@@ -112,7 +112,7 @@ class Trained:
     @cached_property
     def curve(self) -> list[Point]:
         """Leaving by entropy, from nobody to everybody at once."""
-        return [self.at(policy) for policy in grid("entropy", self.trace.shape)]
+        return [self.at(policy) for policy in grid("entropy", self.trace.model_spec)]
 
     def cheapest(self, disagreement: float) -> Point:
         """The fewest layers at which no more than so many percent of the answers change."""

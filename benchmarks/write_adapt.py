@@ -21,14 +21,14 @@ TITLES = {
 MADE = """\
 `benchmarks/adapt_results.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. For each task a part of the training
 rows fine-tunes "the user's model" (`--recipe plain`); other training rows without their labels are the texts of
-`offramp adapt`, everything else as it comes; *promise* is at 90 % confidence, tested on texts of its own. *other rows*
+`offramp adapt`, everything else as it comes; *guarantee* is at 90 % confidence, tested on texts of its own. *other rows*
 are training rows that nobody used, *dev* is dev (of r52 and 20newsgroups the test set). *differ*: answers unlike the
 user's model's; *layers*: times fewer; *seconds*: times faster than the user's model in one run, both in torch float32.
 SST-2's training rows are phrases of sentences that they share, so *other rows* flatter and dev is the sterner test."""
 LABELLED = """\
 The same 12,000 texts of SST-2 with their labels, three epochs on the user's model, calibrated at 2 % and 90 % with
 `entropy`: against its own last exit, and against the user's model (`--reference`). *-attention*: with `--heads
-attention`. Layers: times fewer, and how many answers differ; *no*: no setting kept the promise. A model whose encoder
+attention`. Layers: times fewer, and how many answers differ; *no*: no setting kept the guarantee. A model whose encoder
 has moved differs from the user's in more than 2 % even at full depth."""
 
 
@@ -42,7 +42,7 @@ def section() -> list[str]:
     lines += [MADE.format(**first, s="s" if first["threads"] > 1 else ""), ""]
     missing = [case.name for case in CASES if not (RESULTS / f"{case.name}.json").is_file()]
     lines += [f"Not run yet: {', '.join(missing)}.", ""] if missing else []
-    head = ["", "rows, texts", "minutes", "promise", "exits", "other rows: differ", "layers", "seconds"]
+    head = ["", "rows, texts", "minutes", "guarantee", "exits", "other rows: differ", "layers", "seconds"]
     head += ["dev: differ", "layers", "seconds"]
     lines += [f"| {' | '.join(head)} |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
     lines += [_line(one) for one in told]
@@ -61,11 +61,11 @@ def section() -> list[str]:
 
 
 def _line(one: dict[str, Any]) -> str:
-    promise = one["promise"]
+    guarantee = one["guarantee"]
     user, texts, _ = one["sizes"]
-    exits = ", ".join(map(str, promise["model"]["layers"]))
+    exits = ", ".join(map(str, guarantee["model"]["layers"]))
     cells = [TITLES[one["case"]].format(**one), f"{user:,}, {texts:,}", f"{one['seconds'] / 60:.1f}"]
-    cells += [f"{100 * promise['promise']['risk']:g} %", exits]
+    cells += [f"{100 * guarantee['guarantee']['risk']:g} %", exits]
     for name in ("unseen", "dev"):
         cells += _cells(one["measured"][name])
     return f"| {' | '.join(cells)} |"

@@ -14,21 +14,21 @@ Calibrated on the rows that training set aside, at risk {risk:.0%} and confidenc
 seen on the {rows} dev rows. {date}, {cpu}, {threads} threads; seconds against the plain encoder in the same run,
 {live_rows} texts, tokenising included (`benchmarks/calibration_results.py`)."""
 PHRASES = """\
-GLUE SST-2's training rows are mostly phrases, its dev rows whole sentences: dev is harder than what the promise was
-made on, and a promise holds only for rows like those. So the same with dev alone, calibrated on a random half and
+GLUE SST-2's training rows are mostly phrases, its dev rows whole sentences: dev is harder than what the guarantee was
+made on, and a guarantee holds only for rows like those. So the same with dev alone, calibrated on a random half and
 checked on the other, {halves} times:"""
 SAMPLING = """\
 *Above* is not the rate at which promises are broken: it counts the other half's own sampling error too. With {rows}
-rows a true risk of 1.5 %, well within the promise, shows above 2 % in {chance:.0%} of samples. The simulations in
+rows a true risk of 1.5 %, well within the guarantee, shows above 2 % in {chance:.0%} of samples. The simulations in
 `tests/calibration/test_promises.py` know the true risk and test the rate itself."""
-HEAD = "model | promise | policy | risk there | fewer layers | risk on dev | 95 % | fewer layers | measured | acc"
-HALVES = "model | promise | rows | mean risk on the other half | above 2 % | fewer layers"
+HEAD = "model | guarantee | policy | risk there | fewer layers | risk on dev | 95 % | fewer layers | measured | acc"
+HALVES = "model | guarantee | rows | mean risk on the other half | above 2 % | fewer layers"
 
 
 def section() -> list[str]:
     """Markdown lines."""
     found = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
-    lines = ["## A promise and what became of it", ""]
+    lines = ["## A guarantee and what became of it", ""]
     if not found:
         return [*lines, "Not run yet.", ""]
     kept = [(record, of, told) for record in found for of, told in record["promises"].items() if "dev" in told]

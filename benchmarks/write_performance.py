@@ -45,9 +45,9 @@ python benchmarks/runtimes.py precisions|tuned|one-file|growth FAST --data-dir G
 python benchmarks/runtimes.py forced
 ```
 
-*same* is the share of answers like the full float32 model's. A promise is about texts like those that it was tested on:
+*same* is the share of answers like the full float32 model's. A guarantee is about texts like those that it was tested on:
 SST-2's training rows, phrases of sentences that share others with the training. Dev has new sentences, which are
-harder: what was promised 2 % differs in a little more there. So the races are run at a promise of 1 %, at which more
+harder: what was promised 2 % differs in a little more there. So the races are run at a guarantee of 1 %, at which more
 than 98 % of the dev answers are the same. *Texts of the kind that it was calibrated on* are 600 training rows that
 neither the training nor `adapt`, `tune` or `calibrate` saw. A contestant below 98 % is marked, nobody is compared with
 it. All but the first two take batches of like lengths; tokenisation is inside the clock, contestants take turns.

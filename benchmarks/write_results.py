@@ -206,15 +206,15 @@ def regression(some: list[Trained], title: str) -> list[str]:
     rows, curves = [], []
     for one in some:
         ways: list[Policy] = [Patience(p, t) for p in (1, 2, 3) for t in (0.1, 0.25, 0.5)]
-        if one.trace.shape.lte:
+        if one.trace.model_spec.lte:
             ways += [Learned(value) for value in (0.1, 0.2, 0.3, 0.4, 0.5)]
         points = [one.at(policy) for policy in ways]
         rows += [[one.recipe, f"`{p.policy}`", f"{p.layers:.2f}", f"{p.score:.1f}"] for p in points]
         curves.append(
             (f"{one.recipe}, patience, within 0.25", [one.at(Patience(value, 0.25)) for value in range(1, 6)])
         )
-        if one.trace.shape.lte:
-            learned = [one.at(policy) for policy in grid("learned", one.trace.shape)]
+        if one.trace.model_spec.lte:
+            learned = [one.at(policy) for policy in grid("learned", one.trace.model_spec)]
             curves.append((f"{one.recipe}, learned", learned))
     picture = draw(title, "minilm-sts-b", some, curves, "leaving early")
     told = table(["recipe", "policy", "mean layers", "corr"], rows)

@@ -23,7 +23,7 @@ SHORT = """\
 The target was {target:.0%}: half an epoch, 121 updates, is too short for gates to get there. It is not
 the price of a model at its target."""
 PROMISED = """\
-The promise was tested on the questions about contexts that training set aside, which come from the same articles; dev
+The guarantee was tested on the questions about contexts that training set aside, which come from the same articles; dev
 has other articles. What became of it there: {differ:.1%} of the answers differ (promised: at most {risk:g} %)."""
 
 
@@ -81,9 +81,9 @@ def _model(name: str, one: dict[str, Any]) -> list[str]:
         cells = [f"`{point['policy']}`", f"{100 * point['score']:.1f}", f"{100 * point['agreement']:.1f}"]
         cells += [f"{point['mean_layers']:.2f}", f"{point['speedup']:.2f} ×", f"{point['measured_speedup']:.2f} ×"]
         lines.append(f"| {' | '.join(cells)} |")
-    if one["promise"]:
-        lines += ["", f"> {one['promise'].splitlines()[0]}"]
-        if one["promise"].startswith("With"):
+    if one["guarantee"]:
+        lines += ["", f"> {one['guarantee'].splitlines()[0]}"]
+        if one["guarantee"].startswith("With"):
             differ = 1 - one["chosen"]["agreement"]
             lines += ["", PROMISED.format(differ=differ, risk=100 * one["risk"])]
     return lines

@@ -27,7 +27,7 @@ if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries 
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HOME": tempfile.mkdtemp(prefix="offramp-fuzzing-hub-")}
 
-from offramp.files.ours import COMPARISON, MODEL
+from offramp.files.managed_files import COMPARISON, MODEL
 from offramp.report.run_folder import run_files
 from tests.apart import apart, prepare
 from tests.attempts import Outcome, attempt, seen

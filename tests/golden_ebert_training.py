@@ -15,7 +15,7 @@ from golden_ebert import add_labels, ours, relative, replay_noise, same_masks, s
 from golden_training import GoldenTrainer, Rows, stack
 from offramp import AdaptiveModel
 from offramp.training.recipes import Stage, make
-from offramp.training.trainer import Weighing
+from offramp.training.trainer import LossSettings
 
 __all__ = ["checks_of_ebert_training"]
 
@@ -95,7 +95,7 @@ def trained(case: Case, name: str, run: dict[str, Any], model: AdaptiveModel) ->
         model,
         recipe,
         stage,
-        Weighing(group_by_length=False),
+        LossSettings(group_by_length=False),
         args=arguments,
         train_dataset=data,
         data_collator=stack,

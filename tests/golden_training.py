@@ -21,7 +21,7 @@ from offramp import AdaptiveModel
 from offramp.originals.convert import detect
 from offramp.originals.convert.checkpoint import ConvertOptions
 from offramp.training.recipes import Recipe, Stage, make
-from offramp.training.trainer import ExitTrainer, Weighing
+from offramp.training.trainer import ExitTrainer, LossSettings
 
 __all__ = ["REMAINDER", "checks_of_training", "names_in_checkpoint"]
 
@@ -181,7 +181,7 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
             use_cpu=True,
         )
         data = Rows(case.batch | {"labels": case.inputs["labels"]}, rows_of(case, run))
-        weighing = Weighing(group_by_length=False)
+        weighing = LossSettings(group_by_length=False)
         trainer = GoldenTrainer(
             model, recipe, stage, weighing, args=arguments, train_dataset=data, data_collator=stack, callbacks=[]
         )

@@ -89,7 +89,7 @@ def data_evaluate(chance: random.Random, labels: str = "usual") -> Case:
 def data_calibrate(chance: random.Random, labels: str = "usual") -> Case:
     """Rows to calibrate on."""
     dirty = write_dirty(Path.cwd() / "dirty", chance, labels)
-    wish = chance.choice([["--risk", "0.4"], ["--speedup", "1.5"], ["--of", "accuracy", "--risk", "0.4"]])
+    wish = chance.choice([["--risk", "0.4"], ["--speedup", "1.5"], ["--risk-type", "accuracy", "--risk", "0.4"]])
     call = ["calibrate", model_of(chance), "--file", dirty.name, *wish, *_reading(dirty, chance)]
     call += ["--temperature"] if chance.random() < 0.1 else []
     return Case(call, dirty.told)

@@ -81,7 +81,7 @@ def edit(file, *changes):
         ("backbone.layer_norm_eps", "x", "layer_norm_eps"),
         ("max_tokens", 41, "`max_tokens` is 41; the backbone has positions for 40"),
         ("policy.patience", 10**400, "patience is inf"),
-        ("calibrated", {"promise": {}}, "`calibrated` lacks its `sentence`"),
+        ("calibrated", {"guarantee": {}}, "`calibrated` lacks its `sentence`"),
     ],
 )
 def test_a_field_of_the_config_is_named(way, value, said, folder, capsys):

@@ -1,4 +1,4 @@
-"""`offramp adapt`: a fine-tuned model and plain texts in, a faster one with a promise about its answers out."""
+"""`offramp adapt`: a fine-tuned model and plain texts in, a faster one with a guarantee about its answers out."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_promise_its_card_and_its_report(original, fast):
     told = json.loads((fast / "calibration.json").read_text())
     assert config.calibrated["sentence"] == told["sentence"]
     assert "at most 20 % answers that differ from original's" in told["sentence"] and told["test_rows"] == 210
-    assert told["model"]["name"] == str(fast) and told["promise"]["reference"] == "original"
+    assert told["model"]["name"] == str(fast) and told["guarantee"]["reference"] == "original"
     assert "whether it was trained on some of them is not known" in told["sentence"]
     card = (fast / "README.md").read_text()
     assert told["sentence"] in card and "without labels" in card and "is not known here" in card
@@ -265,7 +265,7 @@ def original_as_ours(original: Path, folder: Path) -> Path:
 
 
 def test_the_promise_can_be_about_another_models_answers(original, fast, tmp_path, capsys):
-    """The last exit differs from the reference, and the promise about the reference holds all the same."""
+    """The last exit differs from the reference, and the guarantee about the reference holds all the same."""
     model = AdaptiveModel.from_pretrained(fast)
     first = model.runner().answer(some_texts(800, seed=5), policy=Never()).logits
     with torch.no_grad():  # so that one answer in twenty is another one
@@ -323,7 +323,7 @@ def test_the_recipe_imitate_without_and_with_labels(original, tmp_path, capsys):
     answers = AdaptiveModel.from_backbone(original).runner().answer(some_texts(200, 1), policy="never").logits.argmax(1)
     table = "".join(f"{text}\tclass {1 - answer}\n" for text, answer in zip(some_texts(200, 1), answers, strict=True))
     (tmp_path / "wrong.tsv").write_text("text\tlabel\n" + table)
-    wrong = ["--train-file", tmp_path / "wrong.tsv", "--dev-file", tmp_path / "wrong.tsv", "--hard", "1"]
+    wrong = ["--train-file", tmp_path / "wrong.tsv", "--dev-file", tmp_path / "wrong.tsv", "--label-weight", "1"]
     arguments[-1] = tmp_path / "hard"
     assert main([str(one) for one in (*arguments, *wrong, "--calibration-split", "0")]) == 0
     scores = json.loads((tmp_path / "hard" / "scores.json").read_text())["dev"]["dev"]

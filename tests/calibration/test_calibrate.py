@@ -12,7 +12,7 @@ import torch
 
 from offramp import AdaptiveModel
 from offramp.calibration.choice import shuffled
-from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.sequence import pareto, walk
 from offramp.calibration.temperature import fit_temperatures
 from offramp.cli.main import main
@@ -45,7 +45,7 @@ def evidence(model):
 EASY = ["--risk", "0.05", "--confidence", "0.9"]
 
 
-# -- a promise -----------------------------------------------------------------------------------
+# -- a guarantee -----------------------------------------------------------------------------------
 
 
 def test_the_choice_its_evidence_and_one_sentence_on_the_card(model, capsys):
@@ -54,7 +54,7 @@ def test_the_choice_its_evidence_and_one_sentence_on_the_card(model, capsys):
     policy = AdaptiveModel.from_pretrained(model).config.exit_policy
     assert str(policy) == told["policy"] and policy.name == "entropy"
     assert told["test_rows"] == 480 == told["data"]["rows"]  # 40 % of 1,200 were set aside
-    assert told["promise"] | {"of": "disagreement", "risk": 0.05, "test": "binomial"} == told["promise"]
+    assert told["guarantee"] | {"risk_type": "disagreement", "risk": 0.05, "test": "binomial"} == told["guarantee"]
     assert told["p_value"] <= 0.1 and told["losses"] <= 24 and told["machine"]["dtype"] == "float32"
     assert told["tested"][-1]["p_value"] > 0.1 or told["tested"][-1]["policy"] == told["policy"]
     sentence = "With 90 % confidence at most 5 % answers that differ from the full model's"
@@ -63,7 +63,7 @@ def test_the_choice_its_evidence_and_one_sentence_on_the_card(model, capsys):
 
 
 def test_the_promise_holds_on_the_rows_it_was_tested_on(model, reviews, capsys):
-    calibrates(capsys, model, *EASY, "--of", "accuracy")
+    calibrates(capsys, model, *EASY, "--risk-type", "accuracy")
     loaded = AdaptiveModel.from_pretrained(model)
     held = set(read_hashes(model)["calibration"].tolist())
     from offramp.data.hashes import hash_of
@@ -89,13 +89,15 @@ def test_any_text_file_serves_for_disagreement(model, capsys, tmp_path):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(400, seed=77)))
     calibrates(capsys, model, *EASY, "--file", tmp_path / "texts.txt")
     assert evidence(model)["test_rows"] == 400
-    assert "needs labels" in fails(capsys, "calibrate", model, "--of", "accuracy", "--file", tmp_path / "texts.txt")
+    assert "needs labels" in fails(
+        capsys, "calibrate", model, "--risk-type", "accuracy", "--file", tmp_path / "texts.txt"
+    )
 
 
 def test_speed_instead_of_a_promise(model, capsys):
     printed = calibrates(capsys, model, "--speedup", "1.5")
     told = evidence(model)
-    assert told["speedup"] >= 1.5 and told["promise"] is None and "without a promise" in printed
+    assert told["speedup"] >= 1.5 and told["guarantee"] is None and "without a guarantee" in printed
     printed = calibrates(capsys, model, "--speedup", "50", code=1)
     assert "the most is 4.00 ×" in printed
 
@@ -117,8 +119,8 @@ def test_several_knobs_are_searched_on_other_rows_than_they_are_tested_on(model,
 def test_the_front_is_not_beaten_by_anything_and_goes_from_safe_to_risky(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     trace = record(model.runner(), [text for text, _ in rows(200)], None, tmp_path / "t.safetensors", "reviews")
-    risk = Risk(Promise("disagreement", 0.1), trace)
-    policies = [*grid("entropy", trace.shape)[::10], *grid("patience", trace.shape)]
+    risk = Risk(Guarantee("disagreement", 0.1), trace)
+    policies = [*grid("entropy", trace.model_spec)[::10], *grid("patience", trace.model_spec)]
     front = pareto(risk, policies)
 
     def measured(policy):
@@ -220,7 +222,7 @@ def test_rows_that_were_trained_on_are_refused_and_dev_rows_warned_about(model, 
         (["--speedup", "2", "--risk", "0.02"], "leave --risk out"),
         (["--speedup", "2", "--per-exit"], "leave --per-exit out"),
         (["--tolerance", "1"], "compared exactly"),
-        (["--of", "luck"], "invalid choice"),
+        (["--risk-type", "luck"], "invalid choice"),
         (["--task", "rte", "--data-dir", "nowhere"], "No folder nowhere"),
     ],
 )

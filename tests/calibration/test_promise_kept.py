@@ -1,4 +1,4 @@
-"""A promise is about what it was tested on: whatever changes that drops it, in one line."""
+"""A guarantee is about what it was tested on: whatever changes that drops it, in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import offramp
 from offramp import AdaptiveModel
 from offramp.calibration.choice import CalibrationOptions
-from offramp.calibration.risks import Promise
+from offramp.calibration.risks import Guarantee
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import calibrate
 from offramp.cli.main import main
@@ -30,7 +30,7 @@ PROMISED = "With 90 % confidence at most 5 %"
 
 @pytest.fixture(scope="module")
 def calibrated(trained, tmp_path_factory):
-    """A model with a promise."""
+    """A model with a guarantee."""
     folder = tmp_path_factory.mktemp("promised") / "model"
     shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("checkpoints"))
     assert main(["calibrate", str(folder), "--risk", "0.05", "--confidence", "0.9", "--temperature"]) == 0
@@ -38,7 +38,7 @@ def calibrated(trained, tmp_path_factory):
 
 
 def promised(folder) -> bool:
-    """Whether config and card repeat the promise, which they do together or not at all."""
+    """Whether config and card repeat the guarantee, which they do together or not at all."""
     config = json.loads((folder / "config.json").read_text())
     on_card = PROMISED in (folder / "README.md").read_text()
     assert on_card == (config["calibrated"] is not None)
@@ -162,7 +162,7 @@ def test_training_on_learns_with_the_temperatures_that_are_saved(calibrated, tmp
     """The config was cleared, the heads went on dividing by the old temperatures."""
     model = _again(settings(calibrated, tmp_path, tmp_path / "on"), make("joint"), TASKS["sst-2"])
     assert {head.temperature for head in model.exits.values()} == {1.0}
-    edited = AdaptiveModel.from_pretrained(calibrated, dtype=torch.bfloat16)  # whose promise is dropped on the way
+    edited = AdaptiveModel.from_pretrained(calibrated, dtype=torch.bfloat16)  # whose guarantee is dropped on the way
     edited.save_pretrained(tmp_path / "short")
     again = _again(settings(tmp_path / "short", tmp_path, tmp_path / "on"), make("joint"), TASKS["sst-2"])
     assert again.config.policy == {"name": "never"} and {head.temperature for head in again.exits.values()} == {1.0}
@@ -173,7 +173,7 @@ def test_the_runner_in_hand_stays_as_it_was(trained, tmp_path):
     runner = offramp.load(folder)
     texts = [text for text, _ in rows(9)]
     before, exits = runner.answer(texts, policy="layer:1"), runner.config.exits
-    calibrate(runner, DataOptions(), Promise("disagreement", 0.05, 0.9), CalibrationOptions(temperature=True))
+    calibrate(runner, DataOptions(), Guarantee("disagreement", 0.05, 0.9), CalibrationOptions(temperature=True))
     assert (runner.answer(texts, policy="layer:1").logits == before.logits).all() and runner.config.exits == exits
     warm = offramp.load(folder)
     assert warm.config.calibrated["fingerprint"] == warm.fingerprint != runner.fingerprint
@@ -210,7 +210,7 @@ def test_what_somebodys_classifier_was_trained_on_is_not_known(reviews, tmp_path
 
 
 def test_a_disk_that_fills_while_calibrating_leaves_no_promise_on_the_card(trained, tmp_path, monkeypatch, capsys):
-    """The card was written before the config, so that it could repeat a promise that the config did not make."""
+    """The card was written before the config, so that it could repeat a guarantee that the config did not make."""
     folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
     before = {name: (folder / name).read_bytes() for name in ("config.json", "README.md")}
     replace = Path.replace

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from offramp.calibration.bounds import BOUNDS, binomial, hoeffding_bentkus, rows_needed
-from offramp.calibration.risks import Promise
+from offramp.calibration.risks import Guarantee
 from offramp.calibration.sequence import fixed_sequence
 from offramp.errors import BadValue, UnknownName
 
@@ -26,15 +26,15 @@ TRIALS = 2500
     [(0.01, 0.95, 299), (0.01, 0.9, 230), (0.02, 0.9, 114), (0.02, 0.95, 149), (0.05, 0.95, 59), (0.005, 0.95, 598)],
 )
 def test_rows_needed_without_an_error(risk, confidence, rows):
-    promise = Promise("disagreement", risk, confidence)
-    assert rows_needed(promise.p_value, promise.level) == rows
+    guarantee = Guarantee("disagreement", risk, confidence)
+    assert rows_needed(guarantee.p_value, guarantee.level) == rows
     assert rows == math.ceil(math.log(1 - confidence) / math.log(1 - risk))
 
 
 def test_rows_needed_by_the_other_tests():
-    assert rows_needed(Promise("accuracy", 0.01, 0.95).p_value, 0.05) == pytest.approx(308, abs=3)
+    assert rows_needed(Guarantee("accuracy", 0.01, 0.95).p_value, 0.05) == pytest.approx(308, abs=3)
     # at no error Hoeffding's bound is the exact tail; Bentkus alone would ask for 398
-    assert rows_needed(Promise("disagreement", 0.01, 0.95, "hoeffding-bentkus").p_value, 0.05) == 299
+    assert rows_needed(Guarantee("disagreement", 0.01, 0.95, "hoeffding-bentkus").p_value, 0.05) == 299
 
 
 @pytest.mark.parametrize(("errors", "rows"), [(1, 473), (2, 628), (3, 773), (5, 1049), (10, 1693)])
@@ -78,8 +78,8 @@ def test_p_values_are_probabilities_and_fall_with_the_allowed_risk(losses, risk)
 def test_betting_takes_signed_losses_and_gains_from_them():
     rng = np.random.default_rng(0)
     flips = rng.choice([-1, 0, 1], p=[0.02, 0.96, 0.02], size=2000)
-    signed = Promise("accuracy", 0.02, 0.9)
-    clipped = Promise("accuracy", 0.02, 0.9, "binomial")
+    signed = Guarantee("accuracy", 0.02, 0.9)
+    clipped = Guarantee("accuracy", 0.02, 0.9, "binomial")
     assert signed.p_value(flips) < 0.1 < clipped.p_value(flips)
 
 
@@ -93,26 +93,26 @@ def test_losses_that_a_test_is_not_for_are_refused():
 @pytest.mark.parametrize("risk", [0, 1, -0.1, 2, float("nan")])
 def test_impossible_risks_are_refused(risk):
     with pytest.raises(BadValue, match="between 0 and 1"):
-        Promise("disagreement", risk)
+        Guarantee("disagreement", risk)
     with pytest.raises(BadValue, match="between 0 and 1"):
-        Promise("disagreement", 0.1, risk)
+        Guarantee("disagreement", 0.1, risk)
 
 
 @pytest.mark.parametrize("tolerance", [float("nan"), -1, float("inf")])
 def test_impossible_tolerances_are_refused(tolerance):
     with pytest.raises(BadValue, match="finite and not below 0"):
-        Promise(tolerance=tolerance)
+        Guarantee(tolerance=tolerance)
 
 
 def test_more_rows_than_anybody_has():
-    assert rows_needed(Promise("disagreement", 1e-8).p_value, 0.05) is None
+    assert rows_needed(Guarantee("disagreement", 1e-8).p_value, 0.05) is None
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(UnknownName, match="No risk is called"):
-        Promise("loss")
+        Guarantee("loss")
     with pytest.raises(UnknownName, match="No test is called"):
-        Promise(test="t")
+        Guarantee(test="t")
 
 
 # -- the order of testing ------------------------------------------------------------------------
@@ -144,16 +144,16 @@ def test_nothing_passes_nothing_leaves():
 # -- simulations ---------------------------------------------------------------------------------
 
 
-def remembered(promise):
+def remembered(guarantee):
     """The p-values of −1, 0 and 1; a test that needs no order is asked once for losses of which there are as many."""
-    if promise.test == "betting":
-        return promise.p_value
+    if guarantee.test == "betting":
+        return guarantee.p_value
     known = {}
 
     def p_value(losses):
         counts = np.bincount(losses + 1, minlength=3).tobytes()
         if counts not in known:
-            known[counts] = promise.p_value(losses)
+            known[counts] = guarantee.p_value(losses)
         return known[counts]
 
     return p_value
@@ -164,20 +164,20 @@ def test_only_betting_asks_for_the_order_of_rows(of):
     rng = np.random.default_rng(0)
     losses = rng.choice([-1, 0, 1], p=[0.01 * (of == "accuracy"), 0.96, 0.04 - 0.01 * (of == "accuracy")], size=500)
     for test in BOUNDS:
-        promise = Promise(of, 0.05, 0.9, test)
-        found = {promise.p_value(rng.permutation(losses)) for _ in range(5)}
+        guarantee = Guarantee(of, 0.05, 0.9, test)
+        found = {guarantee.p_value(rng.permutation(losses)) for _ in range(5)}
         assert (len(found) > 1) is (test == "betting")
 
 
-def violations(choose, risks, draw, promise, rows, seed=0):
+def violations(choose, risks, draw, guarantee, rows, seed=0):
     """How often the chosen setting's true risk is above the promised one."""
     rng = np.random.default_rng(seed)
-    p_value = remembered(promise)
+    p_value = remembered(guarantee)
     broken = 0
     for _ in range(TRIALS):
         losses = draw(rng, rows)  # (settings, rows)
-        place = choose([p_value(one) for one in losses], promise.level)
-        broken += place is not None and risks[place] > promise.risk
+        place = choose([p_value(one) for one in losses], guarantee.level)
+        broken += place is not None and risks[place] > guarantee.risk
     return broken / TRIALS
 
 
@@ -213,9 +213,9 @@ def signed(risks, flips=0.03):
     return draw
 
 
-def alarm(promise):
+def alarm(guarantee):
     """What a true rate of δ may show in so many trials."""
-    return promise.level + 3 * math.sqrt(promise.level * (1 - promise.level) / TRIALS)
+    return guarantee.level + 3 * math.sqrt(guarantee.level * (1 - guarantee.level) / TRIALS)
 
 
 HAIR = 1e-9
@@ -230,38 +230,38 @@ UPS_AND_DOWNS = [0.01, 0.03, 0.05 + HAIR, 0.02, 0.06, 0.01, 0.05 + HAIR, 0.08, 0
     ids=["monotone", "monotone, independent", "not monotone", "not monotone, independent"],
 )
 def test_the_promise_is_kept(test, risks, make):
-    promise = Promise("disagreement", 0.05, 0.9, test)
-    assert violations(fixed_sequence, risks, make(risks), promise, 1000) <= alarm(promise)
+    guarantee = Guarantee("disagreement", 0.05, 0.9, test)
+    assert violations(fixed_sequence, risks, make(risks), guarantee, 1000) <= alarm(guarantee)
 
 
 @pytest.mark.parametrize("test", ["betting", "binomial", "hoeffding-bentkus"])
 @pytest.mark.parametrize("risks", [COARSE, UPS_AND_DOWNS], ids=["monotone", "not monotone"])
 def test_the_promise_about_accuracy_is_kept(test, risks):
-    promise = Promise("accuracy", 0.05, 0.9, test)
+    guarantee = Guarantee("accuracy", 0.05, 0.9, test)
     # signed losses whose mean is `risk`: losses of flips + risk, gains of flips
     shifted = [risk + 0.03 for risk in risks]
-    assert violations(fixed_sequence, risks, signed(shifted), promise, 1000) <= alarm(promise)
+    assert violations(fixed_sequence, risks, signed(shifted), guarantee, 1000) <= alarm(guarantee)
 
 
 def test_the_simulation_catches_the_off_by_one():
-    promise = Promise("disagreement", 0.05, 0.9)
-    assert violations(first_not_rejected, COARSE, nested(COARSE), promise, 1000) > 0.5
-    assert violations(fixed_sequence, COARSE, nested(COARSE), promise, 1000) <= alarm(promise)
+    guarantee = Guarantee("disagreement", 0.05, 0.9)
+    assert violations(first_not_rejected, COARSE, nested(COARSE), guarantee, 1000) > 0.5
+    assert violations(fixed_sequence, COARSE, nested(COARSE), guarantee, 1000) <= alarm(guarantee)
 
 
 def test_the_simulation_catches_testing_on_after_a_failure():
-    promise = Promise("disagreement", 0.05, 0.9)
+    guarantee = Guarantee("disagreement", 0.05, 0.9)
     many = [0.0, *([0.05 + HAIR] * 12)]  # every setting beyond the first is a chance to pass by luck
-    assert violations(without_stopping, many, independent(many), promise, 1000) > alarm(promise)
-    assert violations(fixed_sequence, many, independent(many), promise, 1000) <= alarm(promise)
+    assert violations(without_stopping, many, independent(many), guarantee, 1000) > alarm(guarantee)
+    assert violations(fixed_sequence, many, independent(many), guarantee, 1000) <= alarm(guarantee)
 
 
 def test_the_tests_have_power():
     """Promises that are easily kept are given: a valid test that always says no would pass the others."""
     easy = [0.0, 0.01]
     for test, least in (("binomial", 0.99), ("betting", 0.99), ("hoeffding-bentkus", 0.99)):
-        promise = Promise("disagreement", 0.05, 0.9, test)
+        guarantee = Guarantee("disagreement", 0.05, 0.9, test)
         rng = np.random.default_rng(1)
-        p_value = remembered(promise)
+        p_value = remembered(guarantee)
         found = [fixed_sequence([p_value(one) for one in nested(easy)(rng, 1000)], 0.1) for _ in range(300)]
         assert np.mean([place == 1 for place in found]) >= least

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candidates
 from offramp.calibration.tuning.costs import Costs
-from offramp.calibration.tuning.knobs import TUNABLE, knob
 from offramp.calibration.tuning.search import search
+from offramp.calibration.tuning.threshold_grids import TUNABLE, threshold_grid
 from offramp.evaluation.traces.trace import Trace
 
 ROWS = 400
@@ -39,10 +39,10 @@ def costs(layers: int, cutting: float = 0.0, asking: float = 0.0) -> Costs:
 
 
 def test_the_cheapest_set_within_the_risk_comes_first():
-    trace, promise = trace_of((0.2, 0.1, 0.05)), Promise("disagreement", 0.02)
-    losses = Risk(promise, trace).at_every_exit()
-    turn = knob("confidence", trace, losses)
-    found = search(trace, turn, costs(4), 32, losses, promise.risk, [0, 1, 2])
+    trace, guarantee = trace_of((0.2, 0.1, 0.05)), Guarantee("disagreement", 0.02)
+    losses = Risk(guarantee, trace).at_every_exit()
+    turn = threshold_grid("confidence", trace, losses)
+    found = search(trace, turn, costs(4), 32, losses, guarantee.risk, [0, 1, 2])
     assert found == sorted(found, key=lambda one: one.seconds)
     assert all(one.risk <= 0.02 and one.places[-1] == 3 for one in found)
     assert len({one.places for one in found}) == 7  # every set of three early exits but the empty one
@@ -50,14 +50,18 @@ def test_the_cheapest_set_within_the_risk_comes_first():
 
 
 def test_dear_decisions_make_fewer_exits_pay():
-    trace, promise, options = trace_of((0.2, 0.1, 0.05)), Promise("disagreement", 0.02), TuneOptions(policy="entropy")
-    cheap, dear = (candidates(trace, promise, costs(4, asking=price), options, [0, 1, 2])[0] for price in (0.0, 9.0))
+    trace, guarantee, options = (
+        trace_of((0.2, 0.1, 0.05)),
+        Guarantee("disagreement", 0.02),
+        TuneOptions(policy="entropy"),
+    )
+    cheap, dear = (candidates(trace, guarantee, costs(4, asking=price), options, [0, 1, 2])[0] for price in (0.0, 9.0))
     assert len(dear.places) < len(cheap.places)
 
 
 def test_exits_that_may_not_be_kept_are_in_no_set():
-    trace, promise = trace_of((0.2, 0.1)), Promise("disagreement", 0.05)
-    for one in candidates(trace, promise, costs(3), TuneOptions(policy="margin"), [1]):
+    trace, guarantee = trace_of((0.2, 0.1)), Guarantee("disagreement", 0.05)
+    for one in candidates(trace, guarantee, costs(3), TuneOptions(policy="margin"), [1]):
         assert one.places == (1, 2)
 
 
@@ -66,17 +70,17 @@ def test_where_nothing_is_saved_the_least_risk_that_would_do_is_named():
     flat = Trace(
         trace.about, np.sign(trace.logits) * 1.0, *(getattr(trace, n) for n in ("spent", "heads", "lengths", "hashes"))
     )
-    options, promise = TuneOptions(policy="entropy"), Promise("disagreement", 0.01)
-    assert candidates(flat, promise, costs(2), options, [0]) == []
-    assert at_more_risk(flat, promise, costs(2), options, [0])[0].startswith("At 5 % it could be: exits on 1, 2")
+    options, guarantee = TuneOptions(policy="entropy"), Guarantee("disagreement", 0.01)
+    assert candidates(flat, guarantee, costs(2), options, [0]) == []
+    assert at_more_risk(flat, guarantee, costs(2), options, [0])[0].startswith("At 5 % it could be: exits on 1, 2")
 
 
 @pytest.mark.parametrize("name", TUNABLE)
 def test_a_knob_is_the_policy_itself(name):
     """What the search thinks of rows is what the policy decides."""
-    trace, promise = trace_of((0.2, 0.1)), Promise("disagreement", 0.05)
-    losses = Risk(promise, trace).at_every_exit()
-    policies, exits = knob(name, trace, losses)((0, 1, 2))
+    trace, guarantee = trace_of((0.2, 0.1)), Guarantee("disagreement", 0.05)
+    losses = Risk(guarantee, trace).at_every_exit()
+    policies, exits = threshold_grid(name, trace, losses)((0, 1, 2))
     for place in (3, len(policies) // 2, -3):
         replayed = trace.replay(policies[place])
         first = np.where(exits[place].any(1), exits[place].argmax(1) + 1, 3)

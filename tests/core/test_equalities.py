@@ -37,7 +37,7 @@ VARIANTS = {
 
 @cache
 def tiny(encoder: Path, variant: str = "all") -> AdaptiveModel:
-    """Made once for all the tests of a family and a kind of exits."""
+    """ExportedGraphs once for all the tests of a family and a kind of exits."""
     model = AdaptiveModel.from_backbone(encoder, **{"num_labels": 3} | VARIANTS[variant])
     livelier(model.exits, seed=1, scale=20.0)
     return model.eval()
@@ -98,7 +98,7 @@ def judged(model: AdaptiveModel, logits: torch.Tensor, share: float) -> Policy:
         said = ExitOutput(place + 1, place + 1, model.config.answer_type, logits[:, place])
         sure, memory = said.answer_type.log_odds(said.logits.float(), memory)
         risks.append(torch.sigmoid(offset - slope * sure))
-    return policies.Judged(in_a_gap(torch.stack(risks), share), *judge)
+    return policies.RiskModel(in_a_gap(torch.stack(risks), share), *judge)
 
 
 def rows_of(batch: dict[str, torch.Tensor], rows: torch.Tensor | slice | list[int]) -> dict[str, torch.Tensor]:

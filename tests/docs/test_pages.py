@@ -19,7 +19,7 @@ import yaml
 from safetensors import safe_open
 
 import offramp
-from offramp.calibration.risks import Promise
+from offramp.calibration.risks import Guarantee
 from offramp.cli.main import main
 from offramp.errors import BadValue
 from offramp.policies import POLICIES
@@ -148,11 +148,11 @@ def test_the_table_of_rows_is_the_librarys():
     wanted = [(risk, confidence) for risk in (0.5, 1, 2, 3, 5) for confidence in (90, 95, 99)]
     assert [tuple(float(cell.strip("% ")) for cell in line[:2]) for line in found] == wanted
     for (risk, confidence), line in zip(wanted, found, strict=True):
-        promise = Promise("disagreement", risk / 100, confidence / 100)
+        guarantee = Guarantee("disagreement", risk / 100, confidence / 100)
         for errors, cell in zip((0, 1, 2, 5, 10), line[2:], strict=True):
             count = int(cell.replace(",", ""))
-            at, below = (promise.p_value((np.arange(n) < errors).astype(int)) for n in (count, count - 1))
-            assert at <= promise.level < below, (risk, confidence, errors)
+            at, below = (guarantee.p_value((np.arange(n) < errors).astype(int)) for n in (count, count - 1))
+            assert at <= guarantee.level < below, (risk, confidence, errors)
 
 
 def first_table(title: str) -> list[list[str]]:
@@ -281,7 +281,7 @@ def test_questions_runs(place):
     for split, count in (("train", 40), ("dev", 10)):
         write_squad(place / "SQuAD" / f"{split}-v1.1.json", count, seed=len(split))
     (place / "questions.csv").write_text("question,context\nwas it good,it was a very long film\n")
-    run_page("questions.md", refusing=("calibrate",))  # a tiny model may have nothing to promise
+    run_page("questions.md", refusing=("calibrate",))  # a tiny model may have nothing to guarantee
     assert json.loads((place / "answers.jsonl").read_text())["exit_layer"] <= LAYERS
     assert len(json.loads((place / "files" / "predictions_.json").read_text())) == 20
 
@@ -312,7 +312,7 @@ def test_outputs_runs_and_names_every_field(place):
     scores = json.loads((model / "scores.json").read_text())
     assert set(scores) | keys(scores["stages"], 1) <= folder
     calibration = evidence(place)
-    assert keys({name: calibration[name] for name in ("promise", "tested")}, 2) | set(calibration) <= folder
+    assert keys({name: calibration[name] for name in ("guarantee", "tested")}, 2) | set(calibration) <= folder
     about = {name: calibration[name] for name in ("model", "data", "machine")}
     results = json.loads((run / "results.json").read_text())
     assert keys(about, 2) | keys(results, 2) <= evaluation
@@ -336,7 +336,7 @@ def test_training_yaml_holds_every_option(home):
 def test_speed_writes_the_fields_that_the_page_tells(place):
     assert main(["calibrate", "my-model", "--speedup", "1.5"]) == 0
     found = evidence(place)
-    assert found["promise"] is None
+    assert found["guarantee"] is None
     assert set(found) <= named(sections(read("outputs.md"))["The model folder"])
 
 

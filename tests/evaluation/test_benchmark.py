@@ -6,7 +6,7 @@ import numpy as np
 
 from offramp.answers import SINGLE_LABEL
 from offramp.evaluation.benchmark.entries import Entry
-from offramp.evaluation.benchmark.race import Judge, Row
+from offramp.evaluation.benchmark.race import QualityScorer, Row
 from offramp.evaluation.benchmark.run import _spread, told
 from offramp.report.benchmark import table
 
@@ -47,7 +47,7 @@ def test_the_table_marks_who_answers_too_differently():
 
 def test_answers_are_judged_by_the_full_models():
     full = np.array([0, 1, 1, 0])
-    judge = Judge(SINGLE_LABEL, full, lambda answers: float((answers == 1).mean()))
+    judge = QualityScorer(SINGLE_LABEL, full, lambda answers: float((answers == 1).mean()))
     logits = np.eye(2)[[0, 1, 0, 0]]
     assert judge.agreement(logits) == 0.75 and judge.score(logits) == 0.25
 

@@ -148,7 +148,7 @@ def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
 def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path):
     model = AdaptiveModel.from_pretrained(trained)
     model.config.policy = parse("entropy:0.45").to_dict()
-    evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
+    evidence = {"guarantee": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
     guarantee.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("good film\nbad plot\n")

@@ -238,7 +238,7 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
     folder = Path(shutil.copytree(exported, tmp_path / "model"))
     assert main(["tune", str(folder), "--risk", "0.1", "--confidence", "0.8", "--batch", "8"]) == 0
     said = json.loads((folder / "onnx" / "offramp.json").read_text())
-    assert said["calibrated"]["promise"] and said["precision"] == "int8-token"
+    assert said["calibrated"]["guarantee"] and said["precision"] == "int8-token"
     out = capsys.readouterr().out
     assert "With 80 % confidence" in out and "and an exit's decision" in out
     before = {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()}

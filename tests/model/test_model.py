@@ -301,7 +301,7 @@ def test_a_budget_before_the_first_exit_is_refused(saved):
 def test_a_model_goes_to_the_hub_and_comes_back(saved, tmp_path):
     """The real code of huggingface_hub, in a process of its own, against a Hub on this machine."""
     promised = AdaptiveModel.from_pretrained(saved)
-    evidence = {"promise": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
+    evidence = {"guarantee": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
     guarantee.bind(promised.config, promised.config.exit_policy, evidence, promised.runner().fingerprint)
     promised.save_pretrained(tmp_path / "promised")
     (tmp_path / "promised" / "calibration.json").write_text(json.dumps(evidence))

@@ -1,4 +1,4 @@
-"""The tests that watch a promise: thousands of simulated streams, healthy and broken."""
+"""The tests that watch a guarantee: thousands of simulated streams, healthy and broken."""
 
 from __future__ import annotations
 

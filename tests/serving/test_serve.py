@@ -133,12 +133,12 @@ def test_a_policy_a_budget_and_a_deadline_are_outside_the_promise(server):
     ):
         status, headers, told = post(server.url, {"inputs": [TEXTS[0]], "parameters": parameters | {"details": True}})
         assert status == 200 and headers["x-offramp-exit-layers"] == layers, told
-        assert headers["x-offramp-outside-promise"] == "1" and told[0][0]["outside_promise"]
+        assert headers["x-offramp-outside-guarantee"] == "1" and told[0][0]["outside_guarantee"]
 
 
 def test_it_tells_what_it_is(server):
     info = json.loads(get(f"{server.url}/info")[1])
-    assert info["exits"] == [1, 2, 3, 4] and info["policy"] == "entropy:0.9" and info["promise"] is None
+    assert info["exits"] == [1, 2, 3, 4] and info["policy"] == "entropy:0.9" and info["guarantee"] is None
     assert info["answered"] == sum(info["by_layer"].values()) > 0 and info["seconds"]["p99"] > 0
     assert get(f"{server.url}/health") == (200, "ok") and get(f"{server.url}/ready")[0] == 200
     assert "offramp_rows_total" in get(f"{server.url}/metrics")[1]
@@ -356,15 +356,15 @@ def test_the_page_shows_what_happens(server, visitor):
 
 
 def test_the_promise_is_watched_and_an_alarm_stops_early_exits(folder, tmp_path):
-    """A promise that was never true: answers of the first exit, said to differ in one of a thousand."""
+    """A guarantee that was never true: answers of the first exit, said to differ in one of a thousand."""
     model = AdaptiveModel.from_pretrained(folder)
     model.save_pretrained(tmp_path / "model")
     runner = offramp.load(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config["policy"] = {"name": "entropy", "threshold": 2.0}
-    promise = {"of": "disagreement", "risk": 0.001, "confidence": 0.9, "test": "binomial", "tolerance": None}
+    guarantee = {"risk_type": "disagreement", "risk": 0.001, "confidence": 0.9, "test": "binomial", "tolerance": None}
     config["calibrated"] = {
-        "promise": promise,
+        "guarantee": guarantee,
         "sentence": "At most 0.1 % differ.",
         "policy": "entropy:2",
         "fingerprint": runner.fingerprint,
@@ -382,7 +382,7 @@ def test_the_promise_is_watched_and_an_alarm_stops_early_exits(folder, tmp_path)
                 post(one.url, {"inputs": TEXTS, "parameters": {"max_layers": 1}})
                 assert json.loads(get(f"{one.url}/info")[1])["audit"]["audited"] <= 4
         assert audit["broken"] and audit["different"] > 0 and audit["interval"][0] > 0.001
-        for parameters in ({"max_layers": 1}, {"deadline_ms": 0.0001}, {}):  # outside the promise, or stopped
+        for parameters in ({"max_layers": 1}, {"deadline_ms": 0.0001}, {}):  # outside the guarantee, or stopped
             post(one.url, {"inputs": TEXTS, "parameters": parameters})
         assert json.loads(get(f"{one.url}/info")[1])["audit"]["audited"] == audit["audited"]
         headers = post(one.url, {"inputs": TEXTS[0]})[1]

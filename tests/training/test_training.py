@@ -86,7 +86,7 @@ def test_exits_really_learn(encoders, tmp_path):
     assert all(one["acc"] > 0.8 for one in result.dev["dev"]), result.dev
 
 
-# -- what recipes promise --------------------------------------------------------------------------
+# -- what recipes guarantee --------------------------------------------------------------------------
 
 
 def test_deeberts_freeze_is_real(encoders, glue, tmp_path):

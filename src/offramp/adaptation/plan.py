@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from offramp.adaptation.texts import Parts, task_of
 from offramp.adaptation.work import Work
-from offramp.calibration.risks import Promise
+from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.choosing import TuneOptions
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
@@ -51,7 +51,7 @@ class Plan:
     name: str
     model: AdaptiveModel  # with an exit wherever one may be
     parts: Parts
-    promise: Promise
+    guarantee: Guarantee
     options: AdaptOptions
     work: Work
     new: Path  # the folder that becomes the output
@@ -72,7 +72,7 @@ class Plan:
     @property
     def wish(self) -> str:
         """The guarantee that was asked for, in words."""
-        return self.promise.about(self.model.config.answer_type)
+        return self.guarantee.about(self.model.config.answer_type)
 
     def rows(self, texts: list[Text]) -> TaskRows:
         """Texts as rows of the model's kind of answer."""

@@ -31,7 +31,7 @@ class Measured:
 def report(plan: Plan, choice: Choice, runner: Runner) -> Measured:
     """Write `report.html`; what was measured against the original."""
     data, original = plan.rows(plan.parts.test), plan.model.runner()
-    options = EvaluationOptions(live=True, tolerance=plan.promise.tolerance)
+    options = EvaluationOptions(live=True, tolerance=plan.guarantee.tolerance)
     scorer = Scorer(choice.trace, data.metrics, None, options.tolerance)
     results = scored(scorer, runner, data, planned(runner, options), options, against=original)
     results = replace(

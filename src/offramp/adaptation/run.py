@@ -17,9 +17,9 @@ from offramp.adaptation.reporting import report
 from offramp.adaptation.texts import Parts, split_texts
 from offramp.adaptation.work import work_beside
 from offramp.calibration.choice import AUTO, policies_for
-from offramp.calibration.judge import with_some_judge
-from offramp.calibration.risks import Promise
-from offramp.calibration.tuning.knobs import TUNABLE
+from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.risks import Guarantee
+from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.data.given import Given
 from offramp.errors import BadInput, BadValue, OfframpError
 from offramp.evaluation.traces.about import of_data
@@ -47,24 +47,24 @@ class Adapted:
     speedup: float | None = None
 
 
-def adapt(name: str, given: Given, promise: Promise, options: AdaptOptions) -> Adapted:
+def adapt(name: str, given: Given, guarantee: Guarantee, options: AdaptOptions) -> Adapted:
     """Make a faster model of a fine-tuned one and texts; no labels are needed."""
     output = Path(options.output)
     _check_place(output, name, given, options.overwrite)
     torch.manual_seed(options.imitation.seed)  # the heads begin as they are drawn
     model = with_new_exits(name, options.exits)
-    _check(model, promise, options)
+    _check(model, guarantee, options)
     cut = _cut_shorter(model, options.max_length)
-    promise = replace(promise, reference=called(name), frozen=True)
+    guarantee = replace(guarantee, reference=called(name), frozen=True)
     roles = read_hashes(Path(name))
     seen = np.concatenate([roles[role] for role in ("train", "dev") if role in roles] or [np.empty(0, np.uint64)])
-    parts = split_texts(_read(given, model), promise, seen)
+    parts = split_texts(_read(given, model), guarantee, seen)
     model.config.inputs = _columns(model, parts, given)
     logger.info("%s.", parts.told()[0].upper() + parts.told()[1:])
     work = work_beside(output, _about(model, parts, options), options.resume, options.overwrite)
     try:
         with staged_folder(output, options.overwrite) as new:
-            made = _run(Plan(name, model, parts, promise, options, work, new, roles, cut))
+            made = _run(Plan(name, model, parts, guarantee, options, work, new, roles, cut))
     except NoGuarantee as no:
         made = Adapted((), str(no))
     except OfframpError:
@@ -96,14 +96,14 @@ def _check_place(output: Path, name: str, given: Given, overwrite: bool) -> None
     check_free(output, overwrite)
 
 
-def _check(model: AdaptiveModel, promise: Promise, options: AdaptOptions) -> None:
+def _check(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOptions) -> None:
     """Whatever is wrong with the options is said before anything is computed."""
-    promise.check(model.config.answer_type, labelled=False)
+    guarantee.check(model.config.answer_type, labelled=False)
     policy, backend = options.tuning.policy, options.tuning.backend
     if policy not in (AUTO, *TUNABLE):
         raise BadValue(f"Exits are chosen for a policy by threshold ({', '.join(TUNABLE)}), not for {policy!r}.")
-    for one in policies_for(policy, model.config.shape):
-        grid(one, with_some_judge(model.config.shape))  # says what is wrong with it
+    for one in policies_for(policy, model.config.model_spec):
+        grid(one, with_placeholder_risk_model(model.config.model_spec))  # says what is wrong with it
     RUNTIMES[backend].check_scales(options.int8)
 
 

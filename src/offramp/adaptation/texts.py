@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.calibration.bounds import rows_needed
-from offramp.calibration.risks import Promise
+from offramp.calibration.risks import Guarantee
 from offramp.data.hashes import hashes_of
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows, task_of_model
@@ -21,7 +21,7 @@ __all__ = ["Parts", "split_texts", "task_of"]
 
 logger = logging.getLogger("offramp")
 
-# what the test of the promise gets, and the choice of exits: a share, but of few texts more
+# what the test of the guarantee gets, and the choice of exits: a share, but of few texts more
 TEST, TEST_OF_FEW, TEST_ENOUGH = 0.2, 0.3, 1000
 CHOICE, CHOICE_OF_FEW, CHOICE_ENOUGH = 0.1, 0.2, 500
 FEWEST = 100  # texts that exits can learn anything from
@@ -29,7 +29,7 @@ FEWEST = 100  # texts that exits can learn anything from
 
 @dataclass(frozen=True)
 class Parts:
-    """Texts that exits learn from, that exits and thresholds are chosen on, that the promise is tested on."""
+    """Texts that exits learn from, that exits and thresholds are chosen on, that the guarantee is tested on."""
 
     training: list[Text]
     choice: list[Text]
@@ -39,11 +39,11 @@ class Parts:
         """How many."""
         return (
             f"{len(self.training):,} texts to learn from, {len(self.choice):,} to choose exits and thresholds on, "
-            f"{len(self.test):,} to test the promise on"
+            f"{len(self.test):,} to test the guarantee on"
         )
 
 
-def split_texts(texts: list[Text], promise: Promise, seen: NDArray[np.uint64]) -> Parts:
+def split_texts(texts: list[Text], guarantee: Guarantee, seen: NDArray[np.uint64]) -> Parts:
     """Texts in three parts; those that the model was trained on, as far as known, are only learnt from."""
     hashes = hashes_of(texts)
     _, first = np.unique(hashes, return_index=True)
@@ -57,7 +57,7 @@ def split_texts(texts: list[Text], promise: Promise, seen: NDArray[np.uint64]) -
             "%d of the texts were trained on: they are learnt from, and nothing is tested on them.", known.sum()
         )
     fresh = int((~known).sum())
-    _check_enough(fresh, promise)
+    _check_enough(fresh, guarantee)
     rank = np.argsort(np.argsort(np.where(known, np.uint64(2**64 - 1), _mixed(hashes)), kind="stable"), kind="stable")
     tested = int(_share(fresh, TEST, TEST_OF_FEW, TEST_ENOUGH))
     chosen = int(_share(fresh, CHOICE, CHOICE_OF_FEW, CHOICE_ENOUGH))
@@ -78,15 +78,15 @@ def _share(count: int, usual: float, of_few: float, enough: int) -> float:
     return max(usual * count, min(enough, of_few * count))
 
 
-def _check_enough(count: int, promise: Promise) -> None:
-    need = rows_needed(promise.p_value, promise.level)
+def _check_enough(count: int, guarantee: Guarantee) -> None:
+    need = rows_needed(guarantee.p_value, guarantee.level)
     share = TEST_OF_FEW if need is None or need <= TEST_ENOUGH else TEST
     total = FEWEST if need is None else max(FEWEST, int(np.ceil(need / share)))
     if need is None or count < total:
         takes = f"{total:,}" if need is not None else "more than a million"
         raise BadInput(
-            f"{count:,} different texts are too few: at most {100 * promise.risk:g} % at "
-            f"{100 * promise.confidence:g} % confidence takes at least {takes}, and more is better."
+            f"{count:,} different texts are too few: at most {100 * guarantee.risk:g} % at "
+            f"{100 * guarantee.confidence:g} % confidence takes at least {takes}, and more is better."
         )
 
 

@@ -151,7 +151,7 @@ def _hub(answers: Any, body: Hub, about: Mapping[str, Any]) -> list[list[dict[st
     rows = [[one.model_dump() for one in row[: asked.top_k]] for row in _labelled(answers)]
     if asked.details or body.details:
         for row, layer in zip(rows, answers.layer.tolist(), strict=True):
-            row[0] |= {"exit_layer": layer, "outside_promise": about["outside"]}
+            row[0] |= {"exit_layer": layer, "outside_guarantee": about["outside"]}
     return rows
 
 

@@ -136,7 +136,7 @@ def adapt(
     require("train", "Adapting")
     from offramp.adaptation.run import AdaptOptions
     from offramp.adaptation.run import adapt as run
-    from offramp.calibration.risks import Promise
+    from offramp.calibration.risks import Guarantee
     from offramp.calibration.tuning.choosing import TuneOptions
     from offramp.data.given import check, given
     from offramp.model.attach import ExitOptions
@@ -166,8 +166,8 @@ def adapt(
         resume,
         overwrite,
     )
-    promise = Promise("disagreement", risk, confidence, tolerance=tolerance)
-    made = run(str(model), rows, promise, options)
+    guarantee = Guarantee("disagreement", risk, confidence, tolerance=tolerance)
+    made = run(str(model), rows, guarantee, options)
     if not made.layers:
         return AdaptResult(None, backend, (), None, None, "", made.sentence)
     return AdaptResult(Path(output), backend, made.layers, made.sentence, made.speedup, made.measured)

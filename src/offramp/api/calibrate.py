@@ -23,7 +23,7 @@ def calibrate(
     *,
     risk: float | None = None,
     confidence: float | None = None,
-    of: str | None = None,
+    risk_type: str | None = None,
     test: str | None = None,
     tolerance: float | None = None,
     reference: str | None = None,
@@ -52,7 +52,7 @@ def calibrate(
         labels: of texts in memory, for a guarantee about accuracy.
         risk: maximum fraction of changed answers, or of accuracy lost (default: 0.01).
         confidence: confidence level (default: 0.95).
-        of: "disagreement" (default) or "accuracy".
+        risk_type: "disagreement" (default) or "accuracy".
         test: auto, binomial, betting or hoeffding-bentkus.
         tolerance: of a regression, how far off a value may be.
         reference: a model, or a file of texts and labels, whose answers are to be kept instead of the full model's.
@@ -75,19 +75,19 @@ def calibrate(
     from offramp.extras import require
 
     require("train", "Calibrating")
-    from offramp.calibration.risks import Promise
+    from offramp.calibration.risks import Guarantee
     from offramp.calibration.run import CalibrationOptions, check_folder
     from offramp.calibration.run import calibrate as run
     from offramp.runtimes.loading import load
 
     check_counts(threads=threads)
     check_folder(str(model))
-    for name, value in (("of", of), ("risk", risk), ("confidence", confidence), ("test", test)):
+    for name, value in (("risk_type", risk_type), ("risk", risk), ("confidence", confidence), ("test", test)):
         if speedup is not None and value is not None:
             raise BadValue(f"`speedup=` makes no guarantee; leave `{name}=` out.")
-    usual = Promise()
-    promise = Promise(
-        of or usual.of,
+    usual = Guarantee()
+    guarantee = Guarantee(
+        risk_type or usual.risk_type,
         usual.risk if risk is None else risk,
         usual.confidence if confidence is None else confidence,
         test or "auto",
@@ -98,4 +98,4 @@ def calibrate(
     rows = data_options(texts, labels, data)
     runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
     file = None if trace is None else Path(trace)
-    return run(runner, rows, promise, options, trace_file=file, reference=reference, announce=announce)
+    return run(runner, rows, guarantee, options, trace_file=file, reference=reference, announce=announce)

@@ -224,7 +224,7 @@ def compare(
 
     require("train", "Comparing")
     from offramp.evaluation.compare import compare as run
-    from offramp.files.ours import COMPARISON
+    from offramp.files.managed_files import COMPARISON
     from offramp.files.writing import staged_folder
     from offramp.report.comparison import as_json, draw
 

@@ -142,7 +142,7 @@ def tune(
     backend: str = "onnx",
     risk: float = 0.01,
     confidence: float = 0.95,
-    of: str = "disagreement",
+    risk_type: str = "disagreement",
     policy: str = "auto",
     tolerance: float | None = None,
     batch: int = 32,
@@ -158,7 +158,7 @@ def tune(
         backend: onnx or openvino.
         risk: maximum fraction of changed answers, or of accuracy lost.
         confidence: confidence level.
-        of: "disagreement" or "accuracy".
+        risk_type: "disagreement" or "accuracy".
         policy: entropy, confidence, margin or risk; "auto": the best of entropy and risk.
         tolerance: of a regression, how far off a value may be.
         batch: texts that are served together.
@@ -172,17 +172,17 @@ def tune(
 
     require("train", "Tuning")
     RUNTIMES[backend].check()
-    from offramp.calibration.risks import Promise
+    from offramp.calibration.risks import Guarantee
     from offramp.calibration.tuning.run import TuneOptions
     from offramp.calibration.tuning.run import tune as run
     from offramp.exports.texts import texts_for
     from offramp.model.config import AdaptiveConfig
 
     check_counts(batch=batch, threads=threads)
-    promise = Promise(of, risk, confidence, tolerance=tolerance)
+    target = Guarantee(risk_type, risk, confidence, tolerance=tolerance)
     config = AdaptiveConfig.from_pretrained(model)
     rows, name = data_options(texts, labels, data), str(model)
-    made = run(name, rows, texts_for(name, config, rows), promise, TuneOptions(backend, policy, batch, threads))
+    made = run(name, rows, texts_for(name, config, rows), target, TuneOptions(backend, policy, batch, threads))
     kept = made.policy is not None
     guarantee, reason = (made.sentence, None) if kept else (None, made.sentence)
     return TuneResult(Path(model) / backend, made.layers, made.policy, guarantee, reason)

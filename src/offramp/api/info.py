@@ -64,7 +64,7 @@ def _described(config: AdaptiveConfig) -> dict[str, Any]:
         "problem": config.answer_type.name,
         "labels": list(config.labels),
         "policy": str(config.exit_policy),
-        "promise": config.calibrated["sentence"] if config.calibrated else None,
+        "guarantee": config.calibrated["sentence"] if config.calibrated else None,
         "max_length": config.max_tokens,
         "too_long": config.answer_type.too_long,
         "width": config.width,
@@ -91,8 +91,8 @@ def _exports_in(folder: Path) -> dict[str, str]:
             found[runtime.name] = str(err)
             continue
         layers = ", ".join(str(spec["layer"]) for spec in export.exits)
-        promise = "calibrated" if export.calibrated else "not calibrated"
-        found[runtime.name] = f"{export.precision}, exits on {layers}, {promise}"
+        guarantee = "calibrated" if export.calibrated else "not calibrated"
+        found[runtime.name] = f"{export.precision}, exits on {layers}, {guarantee}"
     return found
 
 

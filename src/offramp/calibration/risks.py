@@ -21,7 +21,7 @@ from offramp.calibration.bounds import BOUNDS
 from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.evaluation.traces.trace import Replayed, Trace
 
-__all__ = ["RISKS", "Promise", "Risk"]
+__all__ = ["RISKS", "Guarantee", "Risk"]
 
 RISKS = {
     "disagreement": "answers that differ from the full model's",
@@ -31,10 +31,10 @@ USUAL_TEST = {"disagreement": "binomial", "accuracy": "betting"}
 
 
 @dataclass(frozen=True)
-class Promise:
+class Guarantee:
     """At most `risk` of what, with which confidence."""
 
-    of: str = "disagreement"
+    risk_type: str = "disagreement"
     risk: float = 0.01
     confidence: float = 0.95
     test: str = "auto"
@@ -43,10 +43,10 @@ class Promise:
     frozen: bool = False  # the reference is the last exit itself, under the name that users know
 
     def __post_init__(self) -> None:
-        if self.of not in RISKS:
-            raise UnknownName("risk", self.of, RISKS)
+        if self.risk_type not in RISKS:
+            raise UnknownName("risk type", self.risk_type, RISKS)
         if self.test == "auto":
-            object.__setattr__(self, "test", USUAL_TEST[self.of])
+            object.__setattr__(self, "test", USUAL_TEST[self.risk_type])
         if self.test not in BOUNDS:
             raise UnknownName("test", self.test, ["auto", *BOUNDS])
         if not 0 < self.risk < 1:
@@ -57,9 +57,9 @@ class Promise:
             raise BadValue(f"`tolerance` is {self.tolerance:g}; it is finite and not below 0.")
 
     def check(self, answer_type: AnswerType, labelled: bool) -> None:
-        """Refuse rows and models that this promise cannot be about."""
-        if self.of == "accuracy" and not labelled:
-            raise BadInput("Loss of accuracy needs labels, and these rows have none; promise disagreement instead.")
+        """Refuse rows and models that this guarantee cannot be about."""
+        if self.risk_type == "accuracy" and not labelled:
+            raise BadInput("Loss of accuracy needs labels, and these rows have none; guarantee disagreement instead.")
         if answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue("A regression needs `tolerance=`: how far off a value may be, in its own units.")
         if not answer_type.needs_tolerance and self.tolerance is not None:
@@ -67,20 +67,20 @@ class Promise:
 
     @property
     def level(self) -> float:
-        """δ: how often the promise may be broken."""
+        """δ: how often the guarantee may be broken."""
         return 1 - self.confidence
 
     def p_value(self, losses: NDArray[Any]) -> float:
         """How well the losses fit a risk above the promised one."""
-        if self.of == "accuracy" and self.test == "binomial":
+        if self.risk_type == "accuracy" and self.test == "binomial":
             return BOUNDS["binomial"](np.maximum(losses, 0), self.risk, self.level)
-        if self.of == "accuracy" and self.test == "hoeffding-bentkus":  # from −1 … 1 to 0 … 1
+        if self.risk_type == "accuracy" and self.test == "hoeffding-bentkus":  # from −1 … 1 to 0 … 1
             return BOUNDS[self.test]((losses + 1) / 2, (self.risk + 1) / 2, self.level)
         return BOUNDS[self.test](losses, self.risk, self.level)
 
     def about(self, answer_type: AnswerType) -> str:
-        """The promise in words."""
-        of = answer_type.describe_risk(self.of, self.tolerance)
+        """The guarantee in words."""
+        of = answer_type.describe_risk(self.risk_type, self.tolerance)
         if self.reference is not None:
             of = of.replace("the full model", self.reference)
         return f"at most {100 * self.risk:g} % {of}"
@@ -88,13 +88,13 @@ class Promise:
 
 @dataclass(frozen=True)
 class Risk:
-    """A promise about the rows of a trace."""
+    """A guarantee about the rows of a trace."""
 
-    promise: Promise
+    guarantee: Guarantee
     trace: Trace
 
     def __post_init__(self) -> None:
-        self.promise.check(self.trace.answer_type, self.trace.labels is not None)
+        self.guarantee.check(self.trace.answer_type, self.trace.labels is not None)
 
     def at_every_exit(self) -> NDArray[Any]:
         """What rows lose if all of them leave at an exit, (rows, exits)."""
@@ -105,8 +105,8 @@ class Risk:
 
     def losses(self, replayed: Replayed) -> NDArray[Any]:
         """One per row, of rows that left somewhere."""
-        answer_type, tolerance = self.trace.answer_type, self.promise.tolerance
-        if self.promise.of == "disagreement":
+        answer_type, tolerance = self.trace.answer_type, self.guarantee.tolerance
+        if self.guarantee.risk_type == "disagreement":
             return answer_type.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
         labels = np.asarray(self.trace.labels)
         early, full = (

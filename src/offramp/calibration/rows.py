@@ -1,4 +1,4 @@
-"""Which rows a promise is tested on: those that training set aside, or others that it did not see."""
+"""Which rows a guarantee is tested on: those that training set aside, or others that it did not see."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dic
         first = data.rows.texts[int(seen.argmax())]
         raise BadInput(
             f"{int(seen.sum()):,} of the {len(hashes):,} rows were trained on, the first is {first!r:.60}: "
-            "a promise about them says nothing. Leave them out, or use the rows that training set aside."
+            "a guarantee about them says nothing. Leave them out, or use the rows that training set aside."
         )
     shared = data.task.answer_type.shared_texts(data.rows.texts)
     if shared and np.isin(hashes_of(shared), roles.get("train", ())).any():
         logger.warning(
-            "Some of the questions are about contexts that were trained on: the promise is a little too rosy."
+            "Some of the questions are about contexts that were trained on: the guarantee is a little too rosy."
         )
         return KNOWN_CONTEXTS
     used = np.isin(hashes, roles.get("dev", ()))
     if not used.any():
         return SET_ASIDE if earlier_rows(folder) == KNOWN else SET_ASIDE_HERE
     logger.warning(
-        "%d of the %d rows may have helped to choose the checkpoint: the promise is a little too rosy.",
+        "%d of the %d rows may have helped to choose the checkpoint: the guarantee is a little too rosy.",
         int(used.sum()),
         len(hashes),
     )

@@ -1,4 +1,4 @@
-"""`calibrate(runner, promise)`: rows that training never saw, a test, and the policy in the model's config."""
+"""`calibrate(runner, guarantee)`: rows that training never saw, a test, and the policy in the model's config."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from offramp.calibration.choice import (
     SEED,
     CalibrationOptions,
+    choose_with_guarantee,
     fastest,
     policies_for,
-    promised,
     shuffled,
     too_few,
 )
-from offramp.calibration.judge import fit_judge, with_some_judge
-from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.risk_model import fit_risk_model, with_placeholder_risk_model
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.search import check_per_exit
 from offramp.calibration.temperature import check_temperatures, fit_temperatures
@@ -37,7 +37,7 @@ from offramp.exports.folder import keep_policy, read_export
 from offramp.exports.texts import unseen
 from offramp.files.writing import write_together
 from offramp.model import card
-from offramp.model import guarantee as promises
+from offramp.model import guarantee as guarantees
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
 from offramp.policies.grids import fitting, grid
@@ -47,7 +47,7 @@ from offramp.training.imitation.teacher import called
 __all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
 
 
-FEWEST = 20  # rows that a judge can be fitted on
+FEWEST = 20  # rows that a risk_model can be fitted on
 GATED = "The full model is this one at its full depth, its gates at work."
 
 
@@ -68,7 +68,7 @@ class CalibrationResult:
     @property
     def guarantee(self) -> str | None:
         """What holds; None without a policy, and where speed was asked for instead."""
-        return self.sentence if self.policy is not None and self.evidence.get("promise") else None
+        return self.sentence if self.policy is not None and self.evidence.get("guarantee") else None
 
     def __str__(self) -> str:
         return self.sentence
@@ -77,14 +77,14 @@ class CalibrationResult:
 def calibrate(
     runner: Runner,
     given: DataOptions,
-    promise: Promise,
+    guarantee: Guarantee,
     options: CalibrationOptions | None = None,
     *,
     trace_file: Path | None = None,
     reference: str | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
-    """Find the cheapest setting that keeps the promise and write it into the model's folder.
+    """Find the cheapest setting that keeps the guarantee and write it into the model's folder.
 
     `reference` is a model or a file whose answers are to be kept, in place of the full model's. `announce` is told the
     sentence before anything is written; if it raises, the model stays as it was.
@@ -93,15 +93,17 @@ def calibrate(
     data, origin = rows_to_calibrate(folder, runner.config, given)
     if RUNTIMES[runner.backend].runs_graphs:
         data = unseen(data, read_export(folder, runner.backend).seen)
-    options = _checked(runner, promise, options or CalibrationOptions(), data)
+    options = _checked(runner, guarantee, options or CalibrationOptions(), data)
     if options.speedup is None:
-        sentence = too_few(options.left_to_test(len(data.rows)), promise, runner.config.answer_type)
+        sentence = too_few(options.left_to_test(len(data.rows)), guarantee, runner.config.answer_type)
         if sentence is not None:
-            return CalibrationResult(None, sentence, {"promise": asdict(promise), "policy": None, "sentence": sentence})
+            return CalibrationResult(
+                None, sentence, {"guarantee": asdict(guarantee), "policy": None, "sentence": sentence}
+            )
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors", reference)
-        promise = replace(promise, reference=None if reference is None else called(reference))
-        return _calibrate(folder, runner, trace, promise, options, origin, announce or (lambda sentence: None))
+        guarantee = replace(guarantee, reference=None if reference is None else called(reference))
+        return _calibrate(folder, runner, trace, guarantee, options, origin, announce or (lambda sentence: None))
 
 
 def check_folder(name: str) -> Path:
@@ -112,23 +114,23 @@ def check_folder(name: str) -> Path:
     return folder
 
 
-def _checked(runner: Runner, promise: Promise, options: CalibrationOptions, data: TaskRows) -> CalibrationOptions:
+def _checked(runner: Runner, guarantee: Guarantee, options: CalibrationOptions, data: TaskRows) -> CalibrationOptions:
     """The options with their policies named; whatever is wrong with them is said before the model runs."""
     config = runner.config
-    shape, labelled = config.shape, data.labels is not None
+    model_spec, labelled = config.model_spec, data.labels is not None
     asked = options.policies or (_usual(config),)
-    names = tuple(dict.fromkeys(name for one in asked for name in policies_for(one, shape)))
+    names = tuple(dict.fromkeys(name for one in asked for name in policies_for(one, model_spec)))
     for name in names:
-        grid(name, with_some_judge(shape))  # says what is wrong with it
+        grid(name, with_placeholder_risk_model(model_spec))  # says what is wrong with it
         if options.per_exit:
-            check_per_exit(name, shape)
+            check_per_exit(name, model_spec)
     if options.speedup is not None and options.per_exit:
         raise BadValue("A speed is sought among one threshold for all exits; leave `per_exit=` out.")
-    promise.check(shape.answer_type, labelled)
+    guarantee.check(model_spec.answer_type, labelled)
     if options.temperature and RUNTIMES[runner.backend].runs_graphs:
         raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
     if options.temperature:
-        check_temperatures(shape.answer_type, labelled, config.faithful)
+        check_temperatures(model_spec.answer_type, labelled, config.faithful)
     return replace(options, policies=names)
 
 
@@ -136,7 +138,7 @@ def _calibrate(
     folder: Path,
     runner: Runner,
     trace: Trace,
-    promise: Promise,
+    guarantee: Guarantee,
     options: CalibrationOptions,
     origin: str,
     announce: Callable[[str], None],
@@ -147,19 +149,19 @@ def _calibrate(
         cut = len(order) // 4
         temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
         trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
-    if options.judges:
+    if options.needs_risk_model:
         order = shuffled(trace)
         cut = len(order) // 4
         if cut < FEWEST:
             raise BadInput(
-                f"A judge is fitted on a quarter of the rows, and {len(order)} are too few; give {4 * FEWEST}."
+                f"A risk_model is fitted on a quarter of the rows, and {len(order)} are too few; give {4 * FEWEST}."
             )
-        judge = fit_judge(Risk(promise, trace.take(np.sort(order[:cut]))))
-        trace = replace(trace.take(np.sort(order[cut:])), judge=judge)
+        risk_model = fit_risk_model(Risk(guarantee, trace.take(np.sort(order[:cut]))))
+        trace = replace(trace.take(np.sort(order[cut:])), risk_model=risk_model)
     if options.speedup is not None:
-        policy, choice = fastest(trace, options.policies, options.speedup, promise.tolerance, promise.reference)
+        policy, choice = fastest(trace, options.policies, options.speedup, guarantee.tolerance, guarantee.reference)
     else:
-        policy, choice = promised(trace, promise, options, origin)
+        policy, choice = choose_with_guarantee(trace, guarantee, options, origin)
     if runner.dtype == "int8-dynamic":
         choice = choice | {"sentence": f"{choice['sentence']} {DYNAMIC}"}
     if trace.kept is not None:
@@ -190,7 +192,7 @@ def whole_evidence(
 
 def _usual(config: AdaptiveConfig) -> str:
     """The model's own policy where it has a number to choose, else the first that fits."""
-    fits = fitting(config.shape)
+    fits = fitting(config.model_spec)
     return config.exit_policy.name if config.exit_policy.name in fits else fits[0]
 
 
@@ -215,7 +217,7 @@ def write(
 def bound(
     runner: Runner, policy: Policy, evidence: dict[str, Any], temperatures: NDArray[np.float64] | None = None
 ) -> tuple[AdaptiveConfig, str]:
-    """A config with the policy and what was promised of it, and the evidence as it is written."""
+    """A config with the policy and what was choose_with_guarantee of it, and the evidence as it is written."""
     config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
@@ -226,5 +228,5 @@ def bound(
     config.max_tokens = runner.limit
     tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
-    promises.bind(config, policy, evidence, tested.fingerprint)
+    guarantees.bind(config, policy, evidence, tested.fingerprint)
     return config, json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"

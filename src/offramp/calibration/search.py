@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from offramp.calibration.risks import Risk
-from offramp.core.stepper import Shape
+from offramp.core.stepper import ModelSpec
 from offramp.errors import BadValue
 from offramp.policies import POLICIES, Policy
 from offramp.policies.grids import grid
@@ -16,21 +16,21 @@ PRICES = np.geomspace(1, 1000, 12)  # what a unit of risk is worth in units of t
 STEPS, ROUNDS = 24, 2
 
 
-def check_per_exit(name: str, shape: Shape) -> None:
+def check_per_exit(name: str, model_spec: ModelSpec) -> None:
     """Refuse policies and models without a threshold for every exit."""
     if not POLICIES[name].per_exit:
         raise BadValue(f"Policy {name!r} has no threshold per exit; leave `per_exit=` out.")
-    if len(shape.exits) == 1:
+    if len(model_spec.exits) == 1:
         raise BadValue("This model has no early exit to have a threshold; leave `per_exit=` out.")
 
 
-def per_exit(risk: Risk, name: str, shape: Shape) -> list[Policy]:
+def per_exit(risk: Risk, name: str, model_spec: ModelSpec) -> list[Policy]:
     """For each price the thresholds that make cost plus priced risk smallest on these rows."""
-    tried = grid(name, shape)
+    tried = grid(name, model_spec)
     tried = [tried[place] for place in np.linspace(0, len(tried) - 1, STEPS).astype(int)]
     first = tried[0]
     values = [policy.parameter or 0.0 for policy in tried]
-    early = len(shape.exits) - 1
+    early = len(model_spec.exits) - 1
     policies = []
     for price in PRICES:
         best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))

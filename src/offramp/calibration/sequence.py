@@ -44,9 +44,9 @@ def walk(risk: Risk, policies: Sequence[Policy], order: NDArray[np.int64]) -> li
     for policy in policies:
         replayed = risk.trace.replay(policy)
         losses = risk.losses(replayed)[order]
-        p_value = risk.promise.p_value(losses)
+        p_value = risk.guarantee.p_value(losses)
         tested.append(Tested(policy, float(losses.sum()), p_value, float(replayed.layer.mean())))
-        if not p_value <= risk.promise.level:
+        if not p_value <= risk.guarantee.level:
             break
     return tested
 

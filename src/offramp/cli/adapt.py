@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", "-o", metavar="FAST", required=True, help="the model folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the model in FAST")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
-    promise = parser.add_argument_group("guarantee")
-    promise.add_argument(
+    guarantee = parser.add_argument_group("guarantee")
+    guarantee.add_argument(
         "--risk", type=float, default=0.02, metavar="R", help="maximum fraction of changed answers (default: 0.02)"
     )
-    promise.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
-    promise.add_argument(
+    guarantee.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
+    guarantee.add_argument(
         "--tolerance", type=float, metavar="T", help="regression: how far apart two values still agree"
     )
     serving = parser.add_argument_group("serving")

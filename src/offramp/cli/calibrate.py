@@ -1,8 +1,8 @@
-"""Choose the cheapest threshold that keeps a promise, with a statistical guarantee, and write it into the model.
+"""Choose the cheapest threshold that keeps a guarantee, with a statistical guarantee, and write it into the model.
 
-The promise is about answers that differ from the full model's (no labels needed: any text file serves), or about
+The guarantee is about answers that differ from the full model's (no labels needed: any text file serves), or about
 accuracy lost against labels. The rows are those that training set aside; other rows may be named, but none that were
-trained on. Ends with 1, and changes nothing, if the promise cannot be kept.
+trained on. Ends with 1, and changes nothing, if the guarantee cannot be kept.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from offramp.runtimes import RUNTIMES
 EXAMPLES = """\
 examples:
   offramp calibrate MODEL --risk 0.02 --confidence 0.9
-  offramp calibrate MODEL --of accuracy --risk 0.01
+  offramp calibrate MODEL --risk-type accuracy --risk 0.01
   offramp calibrate MODEL --file tickets.txt --risk 0.01              (no labels)
-  offramp calibrate MODEL --speedup 2                                 (no promise: the best quality at that speed)
+  offramp calibrate MODEL --speedup 2                                 (no guarantee: the best quality at that speed)
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `offramp calibrate`."""
     arguments.add_model(parser)
-    promise = parser.add_argument_group("the promise")
-    promise.add_argument("--risk", type=float, metavar="R", help="at most this share (0.01)")
-    promise.add_argument("--confidence", type=float, metavar="C", help="how surely (0.95)")
-    promise.add_argument(
-        "--of",
+    guarantee = parser.add_argument_group("the guarantee")
+    guarantee.add_argument("--risk", type=float, metavar="R", help="at most this share (0.01)")
+    guarantee.add_argument("--confidence", type=float, metavar="C", help="how surely (0.95)")
+    guarantee.add_argument(
+        "--risk-type",
         choices=["disagreement", "accuracy"],
         help="of what: answers unlike the full model's, or accuracy lost against labels (disagreement)",
     )
-    promise.add_argument(
+    guarantee.add_argument(
         "--test",
         choices=["auto", "binomial", "betting", "hoeffding-bentkus"],
         help="auto, the default: binomial for disagreement, betting for accuracy; binomial on accuracy counts losses "
         "only, not gains, and is the cautious choice",
     )
-    promise.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
-    promise.add_argument(
+    guarantee.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
+    guarantee.add_argument(
         "--reference",
         metavar="R",
         help="a model, or a file of texts and labels, whose answers are to be kept (its own)",
     )
-    promise.add_argument("--speedup", type=float, metavar="S", help="no promise: the best quality at S × fewer layers")
+    guarantee.add_argument(
+        "--speedup", type=float, metavar="S", help="no guarantee: the best quality at S × fewer layers"
+    )
     leaving = parser.add_argument_group("leaving")
     leaving.add_argument(
         "--policy",

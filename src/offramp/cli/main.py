@@ -20,19 +20,20 @@ from typing import ClassVar, NoReturn
 
 import offramp
 from offramp.cli import streams
+from offramp.cli.deprecated import current_names
 from offramp.cli.wording import as_options, flags_of
 from offramp.errors import BadValue, OfframpError, UnknownName
 
 __all__ = ["main"]
 
 COMMANDS = {
-    "adapt": "make your fine-tuned classifier faster, with a promise about its answers; no labels needed",
+    "adapt": "make your fine-tuned classifier faster, with a guarantee about its answers; no labels needed",
     "train": "put exits on an encoder and train them, by any of the published recipes",
     "evaluate": "say what every exit is worth and what every policy costs",
     "compare": "lay the curves of several evaluations side by side",
-    "calibrate": "choose the cheapest threshold that keeps a promise about quality",
+    "calibrate": "choose the cheapest threshold that keeps a guarantee about quality",
     "predict": "answer the texts of a file, easy ones after few layers",
-    "serve": "answer over HTTP, in the shapes that existing clients speak, and watch the promise",
+    "serve": "answer over HTTP, in the shapes that existing clients speak, and watch the guarantee",
     "export": "write a model for ONNX Runtime or OpenVINO, in int8 where that keeps its answers",
     "tune": "choose the exits that make an export quickest within a risk",
     "benchmark": "measure a model against what people use instead",
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{os.fsencode(odd)!r} is not UTF-8; give files and folders names that are.")
     streams.open_closed_ones()
     try:
-        args = parser.parse_args(given)
+        args = parser.parse_args(current_names(given))
     except SystemExit as stop:  # after --help, --version, or a mistake
         return streams.printed(stop.code)
     if args.command is None:

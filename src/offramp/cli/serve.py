@@ -1,4 +1,4 @@
-"""Serve a model over HTTP, in the shapes that existing clients speak, and watch its promise.
+"""Serve a model over HTTP, in the shapes that existing clients speak, and watch its guarantee.
 
 POST / is Hugging Face's, /predict text-embeddings-inference's, /classify vLLM's, /v2/models/NAME/infer the Open
 Inference Protocol's, /answer a question's. GET / is a live page; /info, /health, /ready, /metrics, /docs tell the rest.
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="on which port (8000)")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (its folder's name)")
     arguments.add_policy(parser, "the model's own")
-    watching = parser.add_argument_group("the promise, watched")
+    watching = parser.add_argument_group("the guarantee, watched")
     watching.add_argument(
         "--audit", type=float, default=0.0, metavar="SHARE", help="answers that are looked at again (0)"
     )

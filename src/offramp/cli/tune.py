@@ -1,8 +1,8 @@
 """Choose which exits an export keeps, for the best speed on this machine within a risk, and export it cut there.
 
 Every segment is timed at several numbers of rows; sets of up to four early exits are priced in these seconds on a
-quarter of the rows that training set aside; the best one is tested on the others, which gives the promise. Ends with 1,
-and changes nothing, if the promise cannot be kept.
+quarter of the rows that training set aside; the best one is tested on the others, which gives the guarantee. Ends with 1,
+and changes nothing, if the guarantee cannot be kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXAMPLES = """\
 examples:
   offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9
   offramp tune MODEL --backend onnx --risk 0.01 --batch 1             (to be served one by one)
-  offramp tune MODEL --backend openvino --of accuracy --risk 0.01
+  offramp tune MODEL --backend openvino --risk-type accuracy --risk 0.01
 """
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
     parser.add_argument(
-        "--of", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
+        "--risk-type", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
     )
     parser.add_argument(
         "--policy",

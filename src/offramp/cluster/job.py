@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput, CannotWrite
-from offramp.files.ours import check_ours
+from offramp.files.managed_files import check_managed
 from offramp.files.writing import staged_file, writing
 
 __all__ = ["JOB", "Job", "answered", "begin", "files_of", "part_file", "stamped", "tidy", "token_of"]
@@ -85,7 +85,7 @@ def begin(folder: Path, job: Job, overwrite: bool) -> str:
     token = uuid.uuid4().hex
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        check_ours(folder, OURS, "answers of a job")
+        check_managed(folder, OURS, "answers of a job")
         with staged_file(folder / JOB, overwrite=True) as file:  # first: whoever still works for the old job stops
             file.write(json.dumps(asdict(job) | {"token": token}, indent=1) + "\n")
         for old in folder.iterdir():

@@ -18,12 +18,12 @@ from torch import Tensor
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
 
-__all__ = ["HIDDEN", "ExitOutput", "ExitPoint", "Judge", "Positions", "Shape", "Stepper", "points_on"]
+__all__ = ["HIDDEN", "ExitOutput", "ExitPoint", "ModelSpec", "Positions", "RiskParameters", "Stepper", "points_on"]
 
 Positions = NDArray[np.int64]
 """Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
 
-Judge = tuple[tuple[float, ...], tuple[float, ...]]
+RiskParameters = tuple[tuple[float, ...], tuple[float, ...]]
 """Offsets and slopes of the policy `risk`, one of each per early exit."""
 
 HIDDEN = -1e4  # the logit of a token that is padding
@@ -84,7 +84,7 @@ class ExitOutput:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelSpec:
     """What a policy has to know of a model before it can serve it."""
 
     answer_type: AnswerType
@@ -92,7 +92,7 @@ class Shape:
     exits: tuple[ExitPoint, ...]
     lte: bool = False
     faithful: bool = False
-    judge: Judge | None = None  # of the policy `risk`
+    risk_model: RiskParameters | None = None  # of the policy `risk`
 
 
 class Stepper(Protocol[State]):

@@ -68,7 +68,7 @@ class Source:
 
 
 def format_of(file: str) -> str:
-    """The format that a file's name promises, packed or not; plain text where it promises none."""
+    """The format that a file's name guarantees, packed or not; plain text where it guarantees none."""
     path = Path(file)
     return ENDINGS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower(), "text")
 

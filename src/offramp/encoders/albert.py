@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead
 
 __all__ = ["Albert"]
 
@@ -22,9 +22,9 @@ class Albert(Family):
         """The encoder's pooler and a linear layer."""
         return OwnHead(dense="albert.pooler", classifier="classifier")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dense, tanh, dropout."""
-        return HeadShape(dense=True, dropout=float(config.classifier_dropout_prob))
+        return HeadSpec(dense=True, dropout=float(config.classifier_dropout_prob))
 
     def pooler(self, layer: int) -> str | None:
         """A bare linear layer."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, positions_behind_padding
+from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead, positions_behind_padding
 from offramp.originals.width.parts import Parts, like_bert, like_distilbert
 
 __all__ = ["Bert", "DistilBert", "Electra", "Roberta", "XlmRoberta"]
@@ -30,9 +30,9 @@ class Bert(Family):
         """The encoder's pooler and a linear layer."""
         return OwnHead(dense="bert.pooler.dense", classifier="classifier")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dense, tanh, dropout."""
-        return HeadShape(dense=True, dropout=classifier_dropout(config))
+        return HeadSpec(dense=True, dropout=classifier_dropout(config))
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words, positions, token types."""
@@ -60,10 +60,10 @@ class Roberta(Bert):
         """A dense layer and a projection, both under `classifier`."""
         return OwnHead(dense="classifier.dense", classifier="classifier.out_proj")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dropout, dense, tanh, dropout."""
         dropout = classifier_dropout(config)
-        return HeadShape(dense=True, input_dropout=dropout, dropout=dropout)
+        return HeadSpec(dense=True, input_dropout=dropout, dropout=dropout)
 
 
 class XlmRoberta(Roberta):
@@ -82,10 +82,10 @@ class Electra(Roberta):
         """Positions start at 0, as BERT's do."""
         return int(config.max_position_embeddings)
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dropout, dense, GELU, dropout."""
         dropout = classifier_dropout(config)
-        return HeadShape(dense=True, activation="gelu", input_dropout=dropout, dropout=dropout)
+        return HeadSpec(dense=True, activation="gelu", input_dropout=dropout, dropout=dropout)
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Embeddings, projected to the hidden size where they are narrower."""
@@ -103,13 +103,13 @@ class DistilBert(Family):
         """`pre_classifier` and `classifier`."""
         return OwnHead(dense="pre_classifier", classifier="classifier")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dense, ReLU, dropout."""
-        return HeadShape(dense=True, activation="relu", dropout=float(config.seq_classif_dropout))
+        return HeadSpec(dense=True, activation="relu", dropout=float(config.seq_classif_dropout))
 
-    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dropout."""
-        return HeadShape(dropout=float(config.qa_dropout))
+        return HeadSpec(dropout=float(config.qa_dropout))
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         """Words and positions."""

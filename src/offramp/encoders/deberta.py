@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead
 
 __all__ = ["DebertaV2"]
 
@@ -23,10 +23,10 @@ class DebertaV2(Family):
         """A context pooler outside the encoder, and a linear layer."""
         return OwnHead(dense="pooler.dense", classifier="classifier")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dropout, dense, the pooler's activation, dropout."""
         own = getattr(config, "cls_dropout", None)
-        return HeadShape(
+        return HeadSpec(
             dense=True,
             activation=config.pooler_hidden_act,
             input_dropout=float(config.pooler_dropout),

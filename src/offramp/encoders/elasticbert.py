@@ -18,7 +18,7 @@ from transformers.utils import ModelOutput
 
 from offramp.core.batch import Batch
 from offramp.encoders.bert import Bert
-from offramp.encoders.family import HeadShape, OwnHead
+from offramp.encoders.family import HeadSpec, OwnHead
 from offramp.errors import BadModel
 
 __all__ = ["ElasticBert", "ElasticBertConfig", "ElasticBertModel", "ElasticBertOutput"]
@@ -107,9 +107,9 @@ class ElasticBert(Bert):
             dense=f"elasticbert.encoder.pooler.{config.num_hidden_layers - 1}.dense", classifier="classifier"
         )
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dense, tanh, dropout."""
-        return HeadShape(dense=True, dropout=float(config.hidden_dropout_prob))
+        return HeadSpec(dense=True, dropout=float(config.hidden_dropout_prob))
 
     def pooler(self, layer: int) -> str | None:
         """Every layer has its own."""

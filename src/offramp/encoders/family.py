@@ -18,11 +18,11 @@ from offramp.core.stepper import Positions
 from offramp.errors import BadModel, BadValue
 from offramp.originals.width.parts import Parts
 
-__all__ = ["EncoderState", "Family", "HeadShape", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
+__all__ = ["EncoderState", "Family", "HeadSpec", "OwnHead", "padding_mask", "positions_behind_padding", "trim_mask"]
 
 
 @dataclass(frozen=True)
-class HeadShape:
+class HeadSpec:
     """What stands between the vector that a head reads and its classifier."""
 
     dense: bool = False
@@ -94,16 +94,16 @@ class Family(ABC):
         """Where the family's own classifier keeps its head, and what that head reads."""
 
     @abstractmethod
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """The shape of that head."""
 
     def token_head(self, module: str) -> OwnHead:
         """Where a class that answers at every token keeps its head: a linear layer, called `module`."""
         return OwnHead(dense=None, classifier=module, pooling="tokens")
 
-    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """The shape of that one."""
-        return HeadShape()
+        return HeadSpec()
 
     @abstractmethod
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:

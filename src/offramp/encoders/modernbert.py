@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_sliding_window_mask
 
-from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, trim_mask
+from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead, trim_mask
 
 __all__ = ["ModernBert"]
 
@@ -32,13 +32,13 @@ class ModernBert(Family):
         """The same parts, read at every token."""
         return OwnHead(dense="head.dense", dense_norm="head.norm", classifier="classifier", pooling="tokens")
 
-    def token_head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def token_head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """As that of its classifier."""
         return self.head_shape(config)
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dense, activation, norm, dropout."""
-        return HeadShape(
+        return HeadSpec(
             dense=True,
             dense_bias=bool(config.classifier_bias),
             activation=config.classifier_activation,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import EncoderState, Family, HeadShape, OwnHead, positions_behind_padding
+from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead, positions_behind_padding
 from offramp.originals.width.parts import Parts, like_mpnet
 
 __all__ = ["MPNet"]
@@ -25,10 +25,10 @@ class MPNet(Family):
         """A dense layer and a projection, both under `classifier`."""
         return OwnHead(dense="classifier.dense", classifier="classifier.out_proj")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadShape:
+    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
         """Dropout, dense, tanh, dropout."""
         dropout = float(config.hidden_dropout_prob)
-        return HeadShape(dense=True, input_dropout=dropout, dropout=dropout)
+        return HeadSpec(dense=True, input_dropout=dropout, dropout=dropout)
 
     def max_length(self, config: PreTrainedConfig) -> int:
         """Positions start behind the padding's."""

@@ -25,7 +25,7 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.files.typed import typed
 from offramp.originals.elue import LENGTH, flops_per_exit, track
 from offramp.originals.width.report import width_of_rows
-from offramp.policies import Judged, Never, Policy, parse
+from offramp.policies import Never, Policy, RiskModel, parse
 from offramp.policies.grids import fitting, grid
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
@@ -103,19 +103,19 @@ class Plan:
 
 def planned(runner: Runner, options: EvaluationOptions) -> Plan:
     """The options as policies; whatever is wrong with them is said before the model runs."""
-    shape = runner.config.shape
-    if options.tolerance is not None and not shape.answer_type.needs_tolerance:
+    model_spec = runner.config.model_spec
+    if options.tolerance is not None and not model_spec.answer_type.needs_tolerance:
         raise BadValue("This model's answers are compared exactly; leave `tolerance=` out.")
     if not 1 <= options.elue_length <= LONGEST:
         raise BadValue(f"`elue_length` is {options.elue_length}; it is from 1 to {LONGEST:,}.")
-    given, names = _given(options.policies, fitting(shape))
+    given, names = _given(options.policies, fitting(model_spec))
     if options.thresholds is not None and not options.policies:
         raise BadValue("Thresholds mean something else in each policy; name one with `policy=`.")
     if options.patience is not None and "patience" not in names:
         raise BadValue('`patience=` is for the policy patience, which is not drawn; add `policy="patience"`.')
-    if isinstance(given, Judged) and given.is_fitted:  # with a judge of its own
-        shape = replace(shape, judge=(given.offsets, given.slopes))
-    grids = {name: grid(name, shape, thresholds=options.thresholds, patience=options.patience) for name in names}
+    if isinstance(given, RiskModel) and given.is_fitted:  # with a judge of its own
+        model_spec = replace(model_spec, risk_model=(given.offsets, given.slopes))
+    grids = {name: grid(name, model_spec, thresholds=options.thresholds, patience=options.patience) for name in names}
     chosen = given or _own_policy(runner)
     return Plan(grids, None if chosen is None else runner.config.choose(chosen))
 
@@ -138,7 +138,7 @@ def scored(
         typed(DataFacts, about["data"] | {"metrics": list(data.metrics)}),
         scorer.exits(),
         lines,
-        scorer.curve(grid("layer", trace.shape)),
+        scorer.curve(grid("layer", trace.model_spec)),
         offramp=about["offramp"],
         machine=typed(MachineFacts, about["machine"]),
         oracle=scorer.oracle() or None,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput
 from offramp.files.typed import Mistyped, typed
+from offramp.model.renamed import current_calibration
 
 __all__ = [
     "RESULTS",
@@ -214,6 +215,7 @@ def read_results(folder: Path) -> Evaluation:
         raise BadInput(f"{folder} is not a run of `offramp evaluate`: it has no {RESULTS}.")
     try:
         found = typed(Evaluation, json.loads(file.read_text("utf-8")))
+        found = replace(found, calibration=current_calibration(found.calibration))
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
     except (ValueError, RecursionError, Mistyped) as err:

@@ -25,6 +25,7 @@ from offramp.files.faults import loading
 from offramp.files.writing import check_free, write_together
 from offramp.model import guarantee
 from offramp.model.config import AdaptiveConfig
+from offramp.model.renamed import current_calibration
 from offramp.model.tokenizer import load_tokenizer
 from offramp.runtimes import RUNTIMES, graph_runtimes
 from offramp.runtimes.segments import SegmentStepper, hash_of
@@ -87,6 +88,7 @@ def read_export(folder: Path, backend: str) -> Export:
     try:
         saved = json.loads((place / FILE).read_text("utf-8"))
         export = Export(**saved)
+        export = replace(export, calibrated=current_calibration(export.calibrated))
     except FileNotFoundError as err:
         raise BadModel(
             f"{place} holds no {FILE}: it is not an export of ours, or a part of one. Move it away, then "
@@ -159,7 +161,7 @@ def load_export(
     )
     runner = Runner(str(folder), config, load_tokenizer(str(folder), config, {}), stepper, max_length)
     if config.calibrated:
-        guarantee.keep_if_true(config, name, runner.fingerprint, backend, export.precision)
+        guarantee.drop_if_stale(config, name, runner.fingerprint, backend, export.precision)
     return runner
 
 

@@ -12,8 +12,8 @@ import torch
 import offramp
 from offramp.core.machine import cpu_name
 from offramp.errors import BadValue
+from offramp.exports.exporter import ExportedGraphs, Exporter
 from offramp.exports.folder import FILE, OURS, Export, check_place, runtime_of, source_of
-from offramp.exports.making import Made, Making
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import largest_weight
 from offramp.exports.segments import OPSET
@@ -30,7 +30,7 @@ logger = logging.getLogger("offramp")
 def export(model: AdaptiveModel, texts: Texts, options: ExportOptions) -> Export:
     """Write the graphs and what they are into the model's folder; returns what was written."""
     check_place(folder_of(model) / options.backend, options.overwrite)
-    making = Making(model, texts, options)
+    making = Exporter(model, texts, options)
     forgotten = _is_calibrated(folder_of(model) / options.backend / FILE)
     told = store(making, making.make())
     if forgotten:
@@ -46,7 +46,9 @@ def _is_calibrated(file: Path) -> bool:
         return False
 
 
-def store(making: Making, made: Made, config: AdaptiveConfig | None = None, evidence: str | None = None) -> Export:
+def store(
+    making: Exporter, made: ExportedGraphs, config: AdaptiveConfig | None = None, evidence: str | None = None
+) -> Export:
     """All files of an export, or none; with a `config`, the policy that was chosen for it and the evidence."""
     model, options, folder = making.model, making.options, folder_of(making.model)
     specs = {spec.layer: spec.to_dict() for spec in model.config.exit_specs}

@@ -1,6 +1,6 @@
 """The texts that an export needs: some to take scales from, others to compare answers on.
 
-Neither may be among the rows that a promise about the export is tested on. So where the model's training is known,
+Neither may be among the rows that a guarantee about the export is tested on. So where the model's training is known,
 scales come from rows that were trained on and answers are compared on dev rows; the rows that training set aside stay
 untouched. Of texts that the user names, hashes are kept, and calibrating leaves those out.
 """

@@ -101,7 +101,7 @@ def _explain(name: str, what: str, err: BaseException) -> str:
 
 
 def _torn(folder: Path) -> str | None:
-    """The name of the first file of a model folder that is not what its ending promises."""
+    """The name of the first file of a model folder that is not what its ending guarantees."""
     for file in sorted([*folder.glob("*.json"), *folder.glob("model*.safetensors")]):
         try:
             if file.suffix == ".json":

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TextIO
 
 from offramp.errors import CannotWrite
-from offramp.files.ours import MODEL, check_ours
+from offramp.files.managed_files import MODEL, check_managed
 
-__all__ = ["as_usual", "check_free", "staged_file", "staged_folder", "write_together", "writing"]
+__all__ = ["apply_umask", "check_free", "staged_file", "staged_folder", "write_together", "writing"]
 
 
 def check_free(target: Path, overwrite: bool) -> None:
@@ -70,7 +70,7 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
                 yield file
-            as_usual(part)
+            apply_umask(part)
             part.replace(final)
         finally:
             part.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def staged_folder(
     check_free(target, overwrite)
     if str(target) == "-" or (target.exists() and not target.is_dir()):  # a device or a pipe is nobody's to replace
         raise CannotWrite(f"{target} is a file; name a folder.")
-    check_ours(target, ours, what)
+    check_managed(target, ours, what)
     with writing(target):
         final = target.resolve()
         stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent))
@@ -120,7 +120,7 @@ def _swap(new: Path, final: Path, old: Path) -> None:
         raise
 
 
-def as_usual(file: Path) -> None:
+def apply_umask(file: Path) -> None:
     """Let those read a file who may read others: temporary files and safetensors' are their owner's alone."""
     mask = os.umask(0)
     os.umask(mask)

@@ -31,7 +31,7 @@ from offramp.core.runner import Runner
 from offramp.core.stepper import ExitOutput
 from offramp.errors import BadModel, BadValue
 from offramp.files.faults import loading
-from offramp.files.writing import as_usual, write_together
+from offramp.files.writing import apply_umask, write_together
 from offramp.model import card, guarantee
 from offramp.model.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
@@ -174,7 +174,7 @@ class AdaptiveModel(PreTrainedModel):
             rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
             raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
         model._hub_options = hub_options
-        model._keep_promise_if_true(str(name))
+        model._drop_stale_guarantee(str(name))
         return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
@@ -182,13 +182,13 @@ class AdaptiveModel(PreTrainedModel):
 
         What was promised of the model goes along, with its evidence, only if this still is that model.
         """
-        self._keep_promise_if_true("The model")
+        self._drop_stale_guarantee("The model")
         super().save_pretrained(save_directory, *args, **options)
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
             return
         for file in folder.glob("model*.safetensors"):
-            as_usual(file)
+            apply_umask(file)
         evidence = Path(self.name_or_path) / card.EVIDENCE
         if self.config.calibrated and evidence.is_file() and evidence.parent.resolve() != folder.resolve():
             shutil.copyfile(evidence, folder / card.EVIDENCE)
@@ -199,14 +199,14 @@ class AdaptiveModel(PreTrainedModel):
                 logger.warning("Saved without a tokenizer: %s", err)
         write_together(card.new_card(self.config, folder))
 
-    def _keep_promise_if_true(self, name: str) -> None:
+    def _drop_stale_guarantee(self, name: str) -> None:
         if not self.config.calibrated:
             return
         try:
             now = self.runner().fingerprint
         except BadModel:  # without its tokenizer it is not what was tested
             now = ""
-        guarantee.keep_if_true(self.config, name, now, "torch", self.stepper.dtype)
+        guarantee.drop_if_stale(self.config, name, now, "torch", self.stepper.dtype)
 
     def push_to_hub(
         self,

@@ -9,7 +9,7 @@ from offramp.model.config import AdaptiveConfig
 
 __all__ = ["EVIDENCE", "model_card", "new_card"]
 
-EVIDENCE = "calibration.json"  # beside the config: what a promise rests on
+EVIDENCE = "calibration.json"  # beside the config: what a guarantee rests on
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 
 TEMPLATE = """\
@@ -25,7 +25,7 @@ tags:
 # {title}
 
 An encoder of {layers} layers that leaves early: easy inputs stop at one of {count} exits, hard ones go on.
-Made with offramp.
+ExportedGraphs with offramp.
 
 | | |
 |---|---|
@@ -33,7 +33,7 @@ Made with offramp.
 | answer | {problem} |
 | labels | {labels} |
 | policy | `{policy}` |
-{width}{promise}{notes}
+{width}{guarantee}{notes}
 | exit on layer | head | reads |
 |---|---|---|
 {exits}
@@ -69,7 +69,7 @@ def model_card(config: AdaptiveConfig) -> str:
         labels=config.answer_type.describe_labels(config.labels),
         policy=config.exit_policy,
         width=_width(config),
-        promise=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
+        guarantee=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
         notes=f"\n{config.notes}\n" if config.notes else "",
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),

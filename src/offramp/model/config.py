@@ -16,12 +16,13 @@ from transformers.configuration_utils import SubConfigSpec
 from offramp import policies
 from offramp.answers import ANSWER_TYPES, AnswerType, usual_type
 from offramp.answers.answer import Decoding
-from offramp.core.stepper import ExitPoint, Shape, points_on
+from offramp.core.stepper import ExitPoint, ModelSpec, points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.faults import reading
+from offramp.model.renamed import current_calibration
 from offramp.originals.width.spec import Width, width_of
-from offramp.policies import Judged, Policy
+from offramp.policies import Policy, RiskModel
 from offramp.policies.thresholds import Threshold
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
@@ -218,6 +219,7 @@ class AdaptiveConfig(PreTrainedConfig):
             if isinstance(function, str) and function not in ACT2FN:
                 raise BadModel(f"`backbone.{field}` is {function!r:.60}; transformers knows no such activation.")
         if self.calibrated is not None:
+            self.calibrated = current_calibration(self.calibrated)
             _check_calibrated(self.calibrated)
 
     @classmethod
@@ -296,11 +298,11 @@ class AdaptiveConfig(PreTrainedConfig):
         return None if self.inputs is None else len(self.inputs) == 2
 
     @property
-    def shape(self) -> Shape:
+    def model_spec(self) -> ModelSpec:
         """What policies have to know."""
         own = self.exit_policy
-        judge = (own.offsets, own.slopes) if isinstance(own, Judged) and own.is_fitted else None
-        return Shape(self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful, judge)
+        risk_model = (own.offsets, own.slopes) if isinstance(own, RiskModel) and own.is_fitted else None
+        return ModelSpec(self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful, risk_model)
 
     def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""
@@ -309,9 +311,9 @@ class AdaptiveConfig(PreTrainedConfig):
         chosen = self.exit_policy if policy is None else policies.parse(policy)
         if threshold is not None:
             chosen = chosen.with_threshold(threshold)
-        if isinstance(chosen, Judged):  # risk:0.02 alone: by the judge that was fitted to this model
+        if isinstance(chosen, RiskModel):  # risk:0.02 alone: by the judge that was fitted to this model
             chosen = chosen.fitted_like(self.exit_policy)
-        chosen.check(self.shape)
+        chosen.check(self.model_spec)
         return chosen
 
     @property
@@ -416,14 +418,14 @@ def _check_backbone(saved: Mapping[str, Any]) -> None:
 
 
 def _check_calibrated(calibrated: Any) -> None:
-    """What a promise must say to be repeated: of what, in which words."""
+    """What a guarantee must say to be repeated: of what, in which words."""
     texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
     if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
         raise BadModel(f"`calibrated` is {calibrated!r:.60}; it has {', '.join(texts)}. Calibrate again, or remove it.")
     if not calibrated.get("sentence"):
         raise BadModel("`calibrated` lacks its `sentence`, what was promised. Calibrate again, or remove it.")
-    if not isinstance(calibrated.get("promise"), Mapping | None):
-        raise BadModel(f"`calibrated` promises {calibrated['promise']!r:.60}. Calibrate again, or remove it.")
+    if not isinstance(calibrated.get("guarantee"), Mapping | None):
+        raise BadModel(f"`calibrated` guarantees {calibrated['guarantee']!r:.60}. Calibrate again, or remove it.")
 
 
 AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from offramp.core.stepper import ExitPoint
-from offramp.encoders import EncoderState, HeadShape
+from offramp.encoders import EncoderState, HeadSpec
 from offramp.model.config import AdaptiveConfig, ExitSpec
 
 __all__ = ["Exits", "Head"]
@@ -43,7 +43,7 @@ class Head(nn.Module):
     `features` is the classifier's input, which LTE reads too; `forward` is the logits.
     """
 
-    def __init__(self, size: int, labels: int, spec: ExitSpec, shape: HeadShape):
+    def __init__(self, size: int, labels: int, spec: ExitSpec, shape: HeadSpec):
         super().__init__()
         self.pooling = spec.pooling
         self.temperature = spec.temperature
@@ -134,10 +134,10 @@ class Exits(nn.ModuleDict):
         return head
 
 
-def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadShape:
+def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadSpec:
     family, backbone = config.family, config.backbone
     own = family.token_head_shape(backbone) if config.answer_type.per_token else family.head_shape(backbone)
-    shape = own if spec.head == "family" else HeadShape(dense=spec.head == "pooler", dropout=own.dropout)
+    shape = own if spec.head == "family" else HeadSpec(dense=spec.head == "pooler", dropout=own.dropout)
     if family.pre_norm and not is_last:
         return replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
     return replace(shape, input_norm_eps=NORM_EPS) if spec.head == "attention" else shape

@@ -1,4 +1,4 @@
-"""What a model's answers depend on, as 32 letters: a trace and a promise are about this and nothing else."""
+"""What a model's answers depend on, as 32 letters: a trace and a guarantee are about this and nothing else."""
 
 from __future__ import annotations
 

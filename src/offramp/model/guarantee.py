@@ -1,4 +1,4 @@
-"""A promise is about what it was tested on: kept while that is what runs, dropped aloud when it is not."""
+"""A guarantee is about what it was tested on: kept while that is what runs, dropped aloud when it is not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
 from offramp.runtimes import RUNTIMES
 
-__all__ = ["bind", "forget", "keep_if_true"]
+__all__ = ["bind", "drop_if_stale", "forget"]
 
 logger = logging.getLogger("offramp")
 
@@ -19,7 +19,7 @@ def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], finge
     machine = evidence["machine"]
     config.policy = policy.to_dict()
     config.calibrated = {
-        "promise": evidence["promise"],
+        "guarantee": evidence["guarantee"],
         "sentence": evidence["sentence"],
         "policy": str(policy),
         "fingerprint": fingerprint,
@@ -28,15 +28,15 @@ def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], finge
     }
 
 
-def keep_if_true(config: AdaptiveConfig, name: str, fingerprint: str, backend: str, dtype: str) -> None:
-    """Drop the promise, in one line, where weights, exits, tokenizer, length, policy, backend or dtype are others."""
+def drop_if_stale(config: AdaptiveConfig, name: str, fingerprint: str, backend: str, dtype: str) -> None:
+    """Drop the guarantee, in one line, where weights, exits, tokenizer, length, policy, backend or dtype are others."""
     promised = config.calibrated
     if not promised:
         return
     if promised.get("fingerprint") == fingerprint and promised.get("policy") == str(config.exit_policy):
         return
     config.calibrated = None
-    if not promised.get("promise"):
+    if not promised.get("guarantee"):
         return  # chosen for speed: nothing was promised
     tested = f"{promised.get('backend')} in {promised.get('dtype')}"
     if (promised.get("backend"), promised.get("dtype")) != (backend, dtype):

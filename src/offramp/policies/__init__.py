@@ -20,6 +20,7 @@ The last exit always leaves and is never asked, so its entry may be left out.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from offramp.registry import LazyRegistry
@@ -28,15 +29,14 @@ if TYPE_CHECKING:
     from offramp.policies.agreement import Patience, PatienceConfidence, Vote
     from offramp.policies.certainty import Confidence, Entropy, Learned, Margin
     from offramp.policies.fixed import Layer, Never
-    from offramp.policies.judged import Judged
     from offramp.policies.parsing import from_dict, parse
     from offramp.policies.policy import Memory, Policy
+    from offramp.policies.risk_model import RiskModel
 
 __all__ = [
     "POLICIES",
     "Confidence",
     "Entropy",
-    "Judged",
     "Layer",
     "Learned",
     "Margin",
@@ -45,6 +45,7 @@ __all__ = [
     "Patience",
     "PatienceConfidence",
     "Policy",
+    "RiskModel",
     "Vote",
     "from_dict",
     "parse",
@@ -59,7 +60,7 @@ TABLE = {
     "patience-confidence": ("patience-confidence:2:0.3", "agreement", "PatienceConfidence"),
     "vote": ("vote:3", "agreement", "Vote"),
     "learned": ("learned:0.1", "certainty", "Learned"),
-    "risk": ("risk:0.02", "judged", "Judged"),
+    "risk": ("risk:0.02", "risk_model", "RiskModel"),
     "layer": ("layer:6", "fixed", "Layer"),
     "never": ("never", "fixed", "Never"),
 }
@@ -72,6 +73,9 @@ _HOMES |= {"from_dict": "parsing", "parse": "parsing", "Memory": "policy", "Poli
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Judged":
+        warnings.warn("offramp.policies.Judged is deprecated; use RiskModel.", DeprecationWarning, stacklevel=2)
+        name = "RiskModel"
     if name in _HOMES:
         return getattr(importlib.import_module(f"offramp.policies.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'offramp.policies' has no attribute {name!r}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import ExitOutput, Shape
+from offramp.core.stepper import ExitOutput, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy, refuse_regression
 from offramp.policies.spacing import SIZE, entropies
@@ -36,12 +36,12 @@ class Patience(Policy):
     tolerance: float | None = None
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From all exits to one; where two answers agree within a tolerance, over that."""
-        if shape.answer_type.needs_tolerance:
-            patience = 2 if len(shape.exits) > 4 else 1  # comparisons that a shallow model has room for
+        if model_spec.answer_type.needs_tolerance:
+            patience = 2 if len(model_spec.exits) > 4 else 1  # comparisons that a shallow model has room for
             return [cls(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
-        return [cls(count) for count in range(max(1, len(shape.exits) - 1), 0, -1)]
+        return [cls(count) for count in range(max(1, len(model_spec.exits) - 1), 0, -1)]
 
     @classmethod
     def from_count(cls, count: int) -> Policy:
@@ -63,9 +63,9 @@ class Patience(Policy):
             streak = torch.where(agrees, memory["streak"] + 1, 0)
         return streak >= self.patience, {"choice": choice, "streak": streak}
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse a regression without a tolerance."""
-        if shape.answer_type.needs_tolerance and self.tolerance is None:
+        if model_spec.answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue(
                 "patience on a regression needs a tolerance: how close two exits must be to agree, "
                 "in the units of the answer. Write patience:3:0.1, for instance."
@@ -87,9 +87,9 @@ class PatienceConfidence(Policy):
     threshold: Threshold
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """Certain at two exits in a row."""
-        return [cls(2, one) for one in entropies(shape)]
+        return [cls(2, one) for one in entropies(model_spec)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
@@ -101,10 +101,10 @@ class PatienceConfidence(Policy):
         streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
         return streak >= self.patience, {"streak": streak}
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse regression and lists that do not fit."""
-        check_list(self.name, self.threshold, shape.exits)
-        refuse_regression(self.name, shape)
+        check_list(self.name, self.threshold, model_spec.exits)
+        refuse_regression(self.name, model_spec)
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class Vote(Policy):
     power: float = 0.0
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From all votes to one."""
-        return [cls(float(count)) for count in range(len(shape.exits), 0, -1)]
+        return [cls(float(count)) for count in range(len(model_spec.exits), 0, -1)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", number(self.name, "threshold", self.threshold, 0))
@@ -132,10 +132,10 @@ class Vote(Policy):
         votes = vote if memory is None else memory["votes"] + vote
         return votes.amax(-1) / said.exit**self.power >= self.threshold, {"votes": votes}
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse anything but single-label classification."""
-        if not shape.answer_type.is_one_class:
+        if not model_spec.answer_type.is_one_class:
             raise BadValue(
-                f"Policy 'vote' counts votes for one class; this model is a {shape.answer_type.title}. "
+                f"Policy 'vote' counts votes for one class; this model is a {model_spec.answer_type.title}. "
                 "Use patience or learned."
             )

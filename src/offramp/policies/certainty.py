@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from offramp.core.stepper import ExitOutput, Shape
+from offramp.core.stepper import ExitOutput, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.policy import GraphBuilder, Memory, Policy, refuse_regression
 from offramp.policies.spacing import CERTAIN, entropies, log_spaced, probabilities
@@ -40,19 +40,19 @@ class ByThreshold(Policy):
         """The threshold of an exit, numbered from 1."""
         return threshold_at(self.threshold, exit_number)
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse a list of thresholds that does not fit the exits."""
-        check_list(self.name, self.threshold, shape.exits)
+        check_list(self.name, self.threshold, model_spec.exits)
 
 
 @dataclass(frozen=True)
 class _ByProbability(ByThreshold):
     """One that reads class probabilities, which a regression has not."""
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse regression (unless the original allowed it) and lists that do not fit."""
-        super().check(shape)
-        refuse_regression(self.name, shape)
+        super().check(model_spec)
+        refuse_regression(self.name, model_spec)
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Entropy(_ByProbability):
     automatic: ClassVar[bool] = True
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From 0 to above the most."""
-        return [cls(one) for one in entropies(shape)]
+        return [cls(one) for one in entropies(model_spec)]
 
     def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
         """Strictly below the threshold."""
@@ -96,9 +96,9 @@ class Confidence(_ByProbability):
     tunable: ClassVar[bool] = True
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From certain to a guess."""
-        return [cls(one) for one in probabilities(shape)]
+        return [cls(one) for one in probabilities(model_spec)]
 
     def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
         """At least the threshold."""
@@ -119,7 +119,7 @@ class Margin(_ByProbability):
     tunable: ClassVar[bool] = True
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From certain to a tie."""
         return [cls(one) for one in [1.0, *(float(f"{2 * p - 1:.5g}") for p in log_spaced(CERTAIN, 0.0)), 0.0]]
 
@@ -127,10 +127,10 @@ class Margin(_ByProbability):
         """Compare each row's margin with the exit's threshold."""
         return said.answer_type.margin(said.logits.float()) >= self.at(said.exit), {}
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse regression and lists that do not fit."""
-        super().check(shape)
-        refuse_regression(self.name, replace(shape, faithful=False))  # one output has no second class
+        super().check(model_spec)
+        refuse_regression(self.name, replace(model_spec, faithful=False))  # one output has no second class
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Learned(ByThreshold):
     example: ClassVar[str] = "learned:0.1"
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From never wrong to always."""
         return [cls(one) for one in [0.0, *log_spaced(-CERTAIN, CERTAIN), 1.0]]
 
@@ -153,10 +153,10 @@ class Learned(ByThreshold):
         assert said.uncertainty is not None  # check() saw to it
         return said.uncertainty.float() < self.at(said.exit), {}
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse a model without the module, and lists that do not fit."""
-        if not shape.lte:
+        if not model_spec.lte:
             raise BadValue(
                 "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
             )
-        super().check(shape)
+        super().check(model_spec)

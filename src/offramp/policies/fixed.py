@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offramp.core.stepper import ExitOutput, ExitPoint, Shape
+from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 from offramp.policies.thresholds import count
@@ -27,9 +27,9 @@ class Layer(Policy):
     layer: int
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """From the full depth to the first exit."""
-        return [cls(point.layer) for point in reversed(shape.exits)]
+        return [cls(point.layer) for point in reversed(model_spec.exits)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layer", count(self.name, "layer", self.layer, least=0))
@@ -42,9 +42,9 @@ class Layer(Policy):
         """Only to the exit on that layer, not to an untrained ramp beside it."""
         return point.layer == self.layer and not point.is_ramp
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse a layer without an exit."""
-        layers = sorted({point.layer for point in shape.exits})
+        layers = sorted({point.layer for point in model_spec.exits})
         if self.layer not in layers:
             raise BadValue(f"No exit sits on layer {self.layer}; this model's exits are on {_listed(layers)}.")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from offramp.core.stepper import ExitOutput, ExitPoint, Shape
+from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.thresholds import Threshold
 
@@ -58,7 +58,7 @@ class Policy:
         raise NotImplementedError
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
         """Settings worth trying on a model, from safe to risky; none where there is nothing to choose."""
         return []
 
@@ -84,7 +84,7 @@ class Policy:
         """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
         return True
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse a model that this policy cannot serve."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def _written(number: float | tuple[float, ...] | None) -> str:
     return short if float(short) == number else repr(number)
 
 
-def refuse_regression(policy: str, shape: Shape) -> None:
+def refuse_regression(policy: str, model_spec: ModelSpec) -> None:
     """A regression has no class probabilities, whatever the originals did."""
-    if not shape.answer_type.has_probabilities and not shape.faithful:
+    if not model_spec.answer_type.has_probabilities and not model_spec.faithful:
         raise BadValue(
             f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
             "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from offramp.core.stepper import Shape
+from offramp.core.stepper import ModelSpec
 
 __all__ = ["CERTAIN", "SIZE", "entropies", "log_spaced", "probabilities"]
 
@@ -19,13 +19,13 @@ def log_spaced(first: float, last: float, count: int = SIZE - 2) -> list[float]:
     return [float(f"{value:.5g}") for value in 1 / (1 + np.exp(-np.linspace(first, last, count)))]
 
 
-def entropies(shape: Shape) -> list[float]:
+def entropies(model_spec: ModelSpec) -> list[float]:
     """From 0 to above the most."""
-    most = math.log(shape.answer_type.alternatives(shape.classes))
+    most = math.log(model_spec.answer_type.alternatives(model_spec.classes))
     return [0.0, *(float(f"{most * share:.4g}") for share in log_spaced(-CERTAIN, 5.0)), math.ceil(most * 1000) / 1000]
 
 
-def probabilities(shape: Shape) -> list[float]:
+def probabilities(model_spec: ModelSpec) -> list[float]:
     """From certain to a guess."""
-    others = shape.answer_type.alternatives(shape.classes) - 1
+    others = model_spec.answer_type.alternatives(model_spec.classes) - 1
     return [1.0, *log_spaced(CERTAIN, -math.log(others))]

@@ -21,8 +21,8 @@ def formatted(name: str, facts: dict[str, Any]) -> str:
         f"  policy      {facts['policy']}",
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
-    if facts["promise"]:
-        lines.append(f"  promise     {facts['promise']}")
+    if facts["guarantee"]:
+        lines.append(f"  guarantee     {facts['guarantee']}")
     if facts["max_length"]:
         lines.append(f"  texts       up to {facts['max_length']} tokens; {facts['too_long']}")
     lines += [f"  {backend:<11} {told}" for backend, told in facts["exports"].items()]
@@ -59,4 +59,4 @@ def formatted(name: str, facts: dict[str, Any]) -> str:
 def _short_types(there: list[str]) -> str:
     if not there:
         return "has no instructions for bfloat16 or float16: they would be slower than float32"
-    return f"has instructions for {' and '.join(there)}; --dtype asks for it, and a promise does not carry over"
+    return f"has instructions for {' and '.join(there)}; --dtype asks for it, and a guarantee does not carry over"

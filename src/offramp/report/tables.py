@@ -10,11 +10,11 @@ __all__ = [
     "aligned",
     "checkpoints_table",
     "exits_table",
+    "guarantee_and_sample",
     "headline",
     "live_table",
     "percent",
     "policies_table",
-    "promise_and_sample",
     "questions_table",
     "summary",
     "times",
@@ -140,25 +140,25 @@ def headline(results: Evaluation) -> str:
     whom = results.reference or "the full model"
     said += f"same answer as {whom} for {percent(chosen.agreement)} % ({percent(low)}–{percent(high)})."
     if results.picked_here:
-        said += "\nPicked on these very rows, so without a promise; `offramp calibrate` gives one."
+        said += "\nPicked on these very rows, so without a guarantee; `offramp calibrate` gives one."
     return said
 
 
-def promise_and_sample(results: Evaluation) -> str | None:
-    """What a promise about disagreement means beside the share that these rows show; None where there is none."""
-    promise = (results.calibration or {}).get("promise")
-    if not promise or promise.get("of") != "disagreement" or promise.get("tolerance") != results.tolerance:
+def guarantee_and_sample(results: Evaluation) -> str | None:
+    """What a guarantee about disagreement means beside the share that these rows show; None where there is none."""
+    guarantee = (results.calibration or {}).get("guarantee")
+    if not guarantee or guarantee.get("risk_type") != "disagreement" or guarantee.get("tolerance") != results.tolerance:
         return None  # another tolerance would count other answers
-    if results.reference != promise.get("reference") and not (promise.get("frozen") and results.reference is None):
+    if results.reference != guarantee.get("reference") and not (guarantee.get("frozen") and results.reference is None):
         return None  # and another reference, too
     from scipy import stats
 
-    data, risk = results.data, promise["risk"]
+    data, risk = results.data, guarantee["risk"]
     rows = data.texts or data.rows  # an example counts once, whatever its rows
     assert results.chosen is not None
     most = stats.binom.ppf(0.95, rows, risk) / rows
     return (
-        f"Promised, with {100 * promise['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "
+        f"Promised, with {100 * guarantee['confidence']:g} % confidence: at most {100 * risk:g} % other answers over all "
         "rows like those it was tested on. A sample scatters around that: of "
         f"{rows:,} rows with a true share of exactly {100 * risk:g} %, one sample in twenty shows more than "
         f"{percent(most)} %. These rows show {percent(1 - results.chosen.agreement)} %."
@@ -185,8 +185,8 @@ def summary(results: Evaluation) -> str:
         "times fewer layers than the full model, by answers that may differ from its:",
     ]
     parts += [policies_table(results), headline(results)]
-    if promise := promise_and_sample(results):
-        parts.append(promise)
+    if guarantee := guarantee_and_sample(results):
+        parts.append(guarantee)
     if results.live:
         parts.append(live_table(results))
     return "\n\n".join(parts)

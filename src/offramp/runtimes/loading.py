@@ -48,7 +48,7 @@ def load(
     asked = LoadOptions(device, dtype, threads, max_length, options)
     if runtime.loader is not None:
         made: Runner = runtime.loader(str(folder), asked)
-        guarantee.keep_if_true(made.config, str(folder), made.fingerprint, made.backend, made.dtype)
+        guarantee.drop_if_stale(made.config, str(folder), made.fingerprint, made.backend, made.dtype)
         return made
     if not runtime.runs_graphs:
         return _load_weights(folder, asked)
@@ -81,7 +81,7 @@ def _load_weights(folder: str | os.PathLike[str], asked: LoadOptions) -> Runner:
         raise BadValue(f"Cannot put the model on device {asked.device!r}: {str(err).splitlines()[0]}") from err
     runner: Runner = model.eval().runner(asked.max_length)
     if asked.max_length is not None and runner.config.calibrated:  # the model's own length was checked on the way
-        guarantee.keep_if_true(runner.config, str(folder), runner.fingerprint, runner.backend, runner.dtype)
+        guarantee.drop_if_stale(runner.config, str(folder), runner.fingerprint, runner.backend, runner.dtype)
     return runner
 
 

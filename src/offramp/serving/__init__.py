@@ -1,1 +1,1 @@
-"""A server that existing clients can talk to, and that watches its promise while it serves."""
+"""A server that existing clients can talk to, and that watches its guarantee while it serves."""

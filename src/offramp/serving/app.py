@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 SHORT = 2000  # characters that are tokenised at once
 GONE = 499  # what proxies note for a client that did not wait
-EXITS, OUTSIDE = "x-offramp-exit-layers", "x-offramp-outside-promise"
+EXITS, OUTSIDE = "x-offramp-exit-layers", "x-offramp-outside-guarantee"
 
 
 def make_app(engine: Engine, options: ServerOptions, metrics: Metrics) -> FastAPI:

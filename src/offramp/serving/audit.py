@@ -1,4 +1,4 @@
-"""The promise, watched: a few rows go on to full depth after they were answered, and two tests look at what they say.
+"""The guarantee, watched: a few rows go on to full depth after they were answered, and two tests look at what they say.
 
 n rows were audited, k of them answered differently; α is the promised risk, δ how often a false alarm may ever come.
 

@@ -60,7 +60,7 @@ class Audited:
 
 
 class Engine:
-    """A model that answers requests, and watches its promise."""
+    """A model that answers requests, and watches its guarantee."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Engine:
         self.batch_tokens = batch_tokens or (BATCH_TOKENS if runner.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE)
         self.policy = runner.config.choose(policy)
         own = self.policy == runner.config.exit_policy  # what was promised of another one does not hold
-        promised = own and runner.config.calibrated and runner.config.calibrated.get("promise")
-        self.audit = Audit(float(promised["risk"])) if promised and promised["of"] == "disagreement" else None
+        promised = own and runner.config.calibrated and runner.config.calibrated.get("guarantee")
+        self.audit = Audit(float(promised["risk"])) if promised and promised["risk_type"] == "disagreement" else None
         self.share = audit if self.audit is not None else 0.0
         self.on_alarm, self.watch = on_alarm, watch
         self.beat = time.monotonic()
@@ -158,7 +158,7 @@ class Engine:
     def submit(self, rows: EncodedRows, options: RequestOptions) -> Future[Response]:
         """Put a request into the queue."""
         if options.policy is not None:
-            options.policy.check(self.runner.config.shape)
+            options.policy.check(self.runner.config.model_spec)
         if options.max_layers is not None:
             within_budget(self.runner.stepper.exits, options.max_layers)
         examples = len(rows.examples)
@@ -308,7 +308,7 @@ class Engine:
 
     def _differ(self, early: Sequence[Audited]) -> Iterable[bool]:
         full = self._at_full_depth(EncodedRows.joined([one.rows for one in early]))
-        tolerance = (self.runner.config.calibrated or {}).get("promise", {}).get("tolerance")
+        tolerance = (self.runner.config.calibrated or {}).get("guarantee", {}).get("tolerance")
         given = np.concatenate([one.early for one in early if one.early is not None])
         return self.runner.config.answer_type.differ(given, full.values, tolerance)
 
@@ -330,7 +330,7 @@ class Engine:
         if self.audit.alarm and not before.alarm:
             which = "is broken" if self.audit.broken else "drifts"
             logger.warning(
-                "The promise %s: %d of %d audited answers differ, and %.3g was promised.",
+                "The guarantee %s: %d of %d audited answers differ, and %.3g was promised.",
                 which,
                 self.audit.different,
                 self.audit.audited,

@@ -34,7 +34,7 @@ class Metrics:
             "audit_different": "of these, how many differ",
             "audit_rate_low": "the rate's interval, valid at all times",
             "audit_rate_high": "the rate's interval, valid at all times",
-            "alarm_broken": "1 when the promise is broken",
+            "alarm_broken": "1 when the guarantee is broken",
             "alarm_drift": "1 when it drifts",
         }
         self.gauges = {name: Gauge(f"offramp_{name}", about, registry=self.registry) for name, about in gauges.items()}

@@ -1,4 +1,4 @@
-"""What the server says of itself: the live page, model and promise, health, metrics."""
+"""What the server says of itself: the live page, model and guarantee, health, metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_status(app: FastAPI, engine: Engine, name: str, metrics: Metrics) -> Non
     async def page() -> HTMLResponse:
         return HTMLResponse(files("offramp.serving").joinpath("page.html").read_text("utf-8"))
 
-    @app.get("/info", summary="model, policy, promise, audit")
+    @app.get("/info", summary="model, policy, guarantee, audit")
     async def info() -> Infos:
         return Infos(**to_dict(engine, name))
 
@@ -111,7 +111,7 @@ def check_model(model: str, name: str) -> None:
 
 
 def to_dict(engine: Engine, name: str) -> dict[str, Any]:
-    """Everything about the model and what became of its promise."""
+    """Everything about the model and what became of its guarantee."""
     runner, audit = engine.runner, engine.audit
     watched = None
     if audit is not None:
@@ -141,7 +141,7 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
         "layers": runner.config.num_layers,
         "exits": [point.layer for point in runner.stepper.exits],
         "policy": str(engine.policy),
-        "promise": calibrated.get("sentence"),
+        "guarantee": calibrated.get("sentence"),
         "audit": watched,
         "waiting": engine.depth,
         "answered": sum(layers.values()),

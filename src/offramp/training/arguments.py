@@ -28,9 +28,9 @@ SCHEDULES = (
 
 
 def library_arguments(
-    settings: Settings, published: Published, place: Path, epochs: float, judge: str | None
+    settings: Settings, published: Published, place: Path, epochs: float, selection_score: str | None
 ) -> TrainingArguments:
-    """What is not given is what the recipe's authors used; `judge` is the score that chooses the checkpoint."""
+    """What is not given is what the recipe's authors used; `selection_score` is the score that chooses the checkpoint."""
     if settings.schedule not in SCHEDULES:
         raise UnknownName("schedule", settings.schedule, SCHEDULES)
 
@@ -38,10 +38,12 @@ def library_arguments(
         given = getattr(settings, name)
         return getattr(published, name) if given is None else given
 
-    if settings.early_stopping is not None and judge is None:
+    if settings.early_stopping is not None and selection_score is None:
         raise BadValue("early-stopping needs a score to watch; leave `select='none'` out.")
     saving = settings.save_every or settings.eval_every
-    judging = settings.eval_every or (settings.save_every if judge else None)  # a checkpoint is chosen by its score
+    judging = settings.eval_every or (
+        settings.save_every if selection_score else None
+    )  # a checkpoint is chosen by its score
     try:
         return TrainingArguments(
             output_dir=str(place),
@@ -63,8 +65,8 @@ def library_arguments(
             save_strategy="steps" if saving else "epoch",
             save_steps=saving or 500,
             save_total_limit=None if settings.keep_checkpoints else 2,
-            load_best_model_at_end=judge is not None,
-            metric_for_best_model=judge,
+            load_best_model_at_end=selection_score is not None,
+            metric_for_best_model=selection_score,
             greater_is_better=True,
             bf16=settings.bf16,
             fp16=settings.fp16,

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from offramp.errors import CannotWrite, OfframpError
 from offramp.files.faults import loading
-from offramp.files.ours import MODEL, check_ours
+from offramp.files.managed_files import MODEL, check_managed
 from offramp.files.writing import writing
 from offramp.training.settings import FILE, Settings, read_settings, write_settings
 
@@ -53,7 +53,7 @@ def check(settings: Settings, resume: bool, overwrite: bool, processes: int = 1)
             f"{folder} holds another run; give `resume=True` to go on with it, or `overwrite=True` to replace it."
         )
     else:
-        check_ours(folder, MODEL, "a run")
+        check_managed(folder, MODEL, "a run")
 
 
 def prepare(settings: Settings, resume: bool, processes: int = 1) -> None:

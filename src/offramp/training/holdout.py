@@ -13,7 +13,7 @@ from offramp.data.hashes import hashes_of
 from offramp.data.reading import Text
 from offramp.data.task import Rows
 from offramp.errors import BadInput, BadValue
-from offramp.files.writing import as_usual
+from offramp.files.writing import apply_umask
 
 __all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "seen_in_training", "write_hashes"]
 
@@ -83,7 +83,7 @@ def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str
 
     hashes = {role: np.unique(hashes) for role, hashes in roles.items()}
     save_file(hashes, folder / FILE, metadata={"before": before})
-    as_usual(folder / FILE)
+    apply_umask(folder / FILE)
 
 
 def seen_in_training(folder: Path, texts: Sequence[Text]) -> int:

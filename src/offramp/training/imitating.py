@@ -118,5 +118,5 @@ def run_from_states(
             def tell(share: float, loss: float) -> None:
                 bar.update(int(100 * share) - bar.n)
 
-            imitate(heads, states, model.config.answer_type, options, tell, labels, recipe.hard)
+            imitate(heads, states, model.config.answer_type, options, tell, labels, recipe.label_weight)
     return {"updates": updates, "seconds": round(time.time() - began, 1), "resumed": False, "history": []}

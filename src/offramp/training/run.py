@@ -46,7 +46,7 @@ from offramp.training.recipes import Recipe, Stage, check, make
 from offramp.training.recipes.imitate import Imitate
 from offramp.training.scores import flat_scores, per_exit
 from offramp.training.settings import Settings
-from offramp.training.trainer import ExitTrainer, Weighing
+from offramp.training.trainer import ExitTrainer, LossSettings
 
 __all__ = ["Result", "close_process_group", "train"]
 
@@ -344,14 +344,14 @@ class Job:
 
     def arguments(self, place: Path, stage: Stage, epochs: float) -> TrainingArguments:
         """Our settings as the library's."""
-        return library_arguments(self.settings, self.recipe.published, place, epochs, self._judge(stage))
+        return library_arguments(self.settings, self.recipe.published, place, epochs, self._selection_score(stage))
 
-    def _judge(self, stage: Stage) -> str | None:
+    def _selection_score(self, stage: Stage) -> str | None:
         """The score on dev that chooses the checkpoint, as the library calls it; none: the last one stays."""
         asked = self.settings.select
         if asked == "none":
             return None
-        name = stage.judged_by if asked == "auto" else asked
+        name = stage.with_risk_model_of if asked == "auto" else asked
         if name.isdigit():
             if int(name) not in self.layers:
                 raise BadValue(f"select is {name}, but the exits sit on {', '.join(map(str, self.layers))}.")
@@ -361,7 +361,7 @@ class Job:
         first = next(iter(self.dev_rows))
         return f"eval_{first}_{name}" if len(self.dev_rows) > 1 else f"eval_{name}"
 
-    def _weighing(self) -> Weighing:
+    def _weighing(self) -> LossSettings:
         settings, task = self.settings, self.data.task
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and not task.answer_type.has_labels:
@@ -376,7 +376,7 @@ class Job:
             weights = _balanced(np.asarray(self.data.train.labels), task.num_labels)
         if weights is not None and len(weights) != task.num_labels:
             raise BadValue(f"class-weights are {len(weights)}, but there are {task.num_labels} classes.")
-        return Weighing(
+        return LossSettings(
             None if weights is None else tuple(map(float, weights)),
             settings.label_smoothing,
             settings.head_learning_rate,

@@ -12,6 +12,7 @@ from typing import Any
 from offramp.data.source import TABLE_KINDS
 from offramp.data.trained import FILE, PATHS, read_options
 from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.model.renamed import current_recipe_options
 
 __all__ = ["FILE", "Settings", "read_settings", "write_settings"]
 
@@ -189,6 +190,8 @@ def write_settings(settings: Settings, folder: Path) -> None:
 def read_settings(file: Path) -> dict[str, Any]:
     """The options of a YAML or JSON file, names and values checked."""
     options = read_options(file)
+    if isinstance(options.get("recipe_options"), dict):
+        options["recipe_options"] = current_recipe_options(options["recipe_options"])
     known = {one.name: one for one in fields(Settings)}
     for name, value in options.items():
         try:

@@ -26,14 +26,14 @@ from offramp.training.recipes import Recipe, Stage
 from offramp.training.recipes.losses import BatchOutputs
 from offramp.training.recipes.projection import Projection, project
 
-__all__ = ["ExitTrainer", "Weighing"]
+__all__ = ["ExitTrainer", "LossSettings"]
 
 QUICK = 1e-3  # at the encoder's rate a bare linear head lags behind the features that it reads (docs/results.md)
 REDUCED = (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU, DistributedType.MULTI_NPU)
 
 
 @dataclass(frozen=True)
-class Weighing:
+class LossSettings:
     """How examples count, and how fast heads learn."""
 
     class_weights: tuple[float, ...] | None = None
@@ -53,7 +53,7 @@ class ExitTrainer(Trainer):
     optimizer: Any
     lr_scheduler: Any
 
-    def __init__(self, model: AdaptiveModel, recipe: Recipe, stage: Stage, weighing: Weighing, **options: Any):
+    def __init__(self, model: AdaptiveModel, recipe: Recipe, stage: Stage, weighing: LossSettings, **options: Any):
         self.stage, self.recipe, self.weighing = stage, recipe, weighing
         self.frozen = _freeze(model, stage)
         self.projected = _projected(model) if stage.parts is not None else []

@@ -1,1 +1,1 @@
-"""Which exits are worth their while on a machine: measured seconds, a search on some rows, a promise on others."""
+"""Which exits are worth their while on a machine: measured seconds, a search on some rows, a guarantee on others."""

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from offramp.calibration.choice import AUTO, policies_for
-from offramp.calibration.risks import Promise, Risk
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.tuning.costs import Costs
-from offramp.calibration.tuning.knobs import knob
 from offramp.calibration.tuning.search import Candidate, search
+from offramp.calibration.tuning.threshold_grids import threshold_grid
 from offramp.evaluation.traces.trace import Trace
-from offramp.policies import Judged, Policy
+from offramp.policies import Policy, RiskModel
 
-__all__ = ["TuneOptions", "at_more_risk", "candidates", "judged_by", "line_of", "told"]
+__all__ = ["TuneOptions", "at_more_risk", "candidates", "line_of", "told", "with_risk_model_of"]
 
 LARGER = (0.02, 0.03, 0.05, 0.1, 0.2)  # risks that are tried where the promised one is too small
 MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
@@ -21,7 +21,7 @@ MARGIN = 0.8  # of the risk that the search aims at: the test on other rows want
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What is asked for beside the promise."""
+    """What is asked for beside the guarantee."""
 
     backend: str = "onnx"
     policy: str = AUTO
@@ -30,30 +30,30 @@ class TuneOptions:
 
 
 def candidates(
-    trace: Trace, promise: Promise, costs: Costs, options: TuneOptions, allowed: Sequence[int]
+    trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[Candidate]:
     """Sets of exits with their settings, quickest first."""
-    losses, found = Risk(promise, trace).at_every_exit(), []
-    for name in policies_for(options.policy, trace.shape):
-        turn = knob(name, trace, losses)
-        found += search(trace, turn, costs, options.batch, losses, MARGIN * promise.risk, allowed)
+    losses, found = Risk(guarantee, trace).at_every_exit(), []
+    for name in policies_for(options.policy, trace.model_spec):
+        thresholds_for = threshold_grid(name, trace, losses)
+        found += search(trace, thresholds_for, costs, options.batch, losses, MARGIN * guarantee.risk, allowed)
     return sorted(found, key=lambda one: one.seconds)
 
 
 def at_more_risk(
-    trace: Trace, promise: Promise, costs: Costs, options: TuneOptions, allowed: Sequence[int]
+    trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[str]:
-    """Where nothing keeps the promise: the least risk at which something would, in words."""
+    """Where nothing keeps the guarantee: the least risk at which something would, in words."""
     layers = [point.layer for point in trace.points]
-    for risk in (one for one in LARGER if one > promise.risk):
-        if found := candidates(trace, replace(promise, risk=risk), costs, options, allowed):
+    for risk in (one for one in LARGER if one > guarantee.risk):
+        if found := candidates(trace, replace(guarantee, risk=risk), costs, options, allowed):
             return [f"At {100 * risk:g} % it could be: {line_of(found[0], layers)}."]
     return ["Not at any risk up to a fifth: these exits differ too often."]
 
 
-def judged_by(trace: Trace, policy: Policy) -> Trace:
+def with_risk_model_of(trace: Trace, policy: Policy) -> Trace:
     """With the judge of a policy that has one."""
-    return replace(trace, judge=(policy.offsets, policy.slopes)) if isinstance(policy, Judged) else trace
+    return replace(trace, risk_model=(policy.offsets, policy.slopes)) if isinstance(policy, RiskModel) else trace
 
 
 def told(costs: Costs) -> str:

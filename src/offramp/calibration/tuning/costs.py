@@ -42,23 +42,23 @@ def measure(runner: Runner, uncut: Backend, texts: Sequence[Text], size: int, po
     whole = np.zeros((len(sizes), ROUNDS))
     asking = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
     with stepper.answering():
-        for turn in range(-1, ROUNDS):  # the first one warms up
+        for thresholds_for in range(-1, ROUNDS):  # the first one warms up
             for column, rows in enumerate(sizes):
                 first = (len(order) - int(rows)) // 2
                 batch = chunk.batch(order[first : first + int(rows)])
                 start = time.perf_counter()
                 uncut.plain(batch)
-                whole[column, turn] = time.perf_counter() - start
+                whole[column, thresholds_for] = time.perf_counter() - start
                 state = stepper.embed(batch)
                 for place, point in enumerate(stepper.exits):
                     start = time.perf_counter()
                     state, said = stepper.advance(state, point)
-                    spent[place, column, turn] = time.perf_counter() - start
+                    spent[place, column, thresholds_for] = time.perf_counter() - start
                     if point is not stepper.exits[-1]:
                         start = time.perf_counter()
                         policy.step(said, None)[0].numpy()
                         state = stepper.keep(state, np.arange(int(rows)))
-                        asking[place, column, turn] = time.perf_counter() - start
+                        asking[place, column, thresholds_for] = time.perf_counter() - start
     segments, full = np.median(spent, axis=2), np.median(whole, axis=1)
     cutting = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
     return Costs(sizes, np.maximum(segments - cutting, 0), cutting, np.median(asking, axis=(0, 2)))

@@ -1,6 +1,6 @@
-"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, promise on the others.
+"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, guarantee on the others.
 
-The rows of the test run through the very graphs that are written, so the promise is about these.
+The rows of the test run through the very graphs that are written, so the guarantee is about these.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, policies_for, promised
-from offramp.calibration.judge import with_some_judge
-from offramp.calibration.risks import Promise
+from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, choose_with_guarantee, policies_for
+from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.risks import Guarantee
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import bound, check_folder, whole_evidence
-from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candidates, judged_by, line_of, told
+from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candidates, line_of, told, with_risk_model_of
 from offramp.calibration.tuning.costs import measure
-from offramp.calibration.tuning.knobs import TUNABLE
 from offramp.calibration.tuning.search import Candidate
+from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
@@ -30,8 +30,8 @@ from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.trace import Trace
+from offramp.exports.exporter import KEEPS, ExportedGraphs, Exporter
 from offramp.exports.folder import check_place, read_export
-from offramp.exports.making import KEEPS, Made, Making
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.run import store
 from offramp.exports.texts import unseen
@@ -61,7 +61,7 @@ def tune(
     name: str,
     given: DataOptions,
     texts: Texts,
-    promise: Promise,
+    guarantee: Guarantee,
     options: TuneOptions,
 ) -> Tuned:
     """Keep the exits that make the export quickest within the risk."""
@@ -69,7 +69,7 @@ def tune(
     _check(model, options)
     check_place(folder / options.backend, overwrite=True)
     data, origin = rows_to_calibrate(folder, model.config, given)
-    promise.check(model.config.answer_type, data.labels is not None)
+    guarantee.check(model.config.answer_type, data.labels is not None)
     data = unseen(data, texts.seen)
     if not len(data.rows):
         raise BadInput(
@@ -80,16 +80,16 @@ def tune(
     few = len(order) // SEARCHED
     searched, tested = data.take(np.sort(order[:few])), data.take(np.sort(order[few:]))
     asked = _as_before(folder, options)
-    making = Making(model, texts, replace(asked, force=True))
+    making = Exporter(model, texts, replace(asked, force=True))
     made = making.make()
-    best = found_on(making, made, searched, promise, options)
+    best = found_on(making, made, searched, guarantee, options)
     if best is None:
-        return Tuned((), None, f"No exits keep {promise.about(model.config.answer_type)} on a quarter of the rows.")
+        return Tuned((), None, f"No exits keep {guarantee.about(model.config.answer_type)} on a quarter of the rows.")
     layers = tuple(making.points[place].layer for place in best.places)
-    final = Making(model, texts, cut(asked, made, layers))
+    final = Exporter(model, texts, cut(asked, made, layers))
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "trace.safetensors"
-        return replace(guaranteed_on(final, best, tested, promise, origin, options, file), trace=None)
+        return replace(guaranteed_on(final, best, tested, guarantee, origin, options, file), trace=None)
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
@@ -99,8 +99,8 @@ def _check(model: AdaptiveModel, options: TuneOptions) -> None:
         raise BadValue("Exits are not tuned where an example is several rows, which exit each for itself.")
     if len(model.exits.points) == 1:
         raise BadValue("This model has no early exit that could be kept or left out.")
-    for name in policies_for(options.policy, model.config.shape):
-        grid(name, with_some_judge(model.config.shape))  # says what is wrong with it
+    for name in policies_for(options.policy, model.config.model_spec):
+        grid(name, with_placeholder_risk_model(model.config.model_spec))  # says what is wrong with it
 
 
 def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
@@ -112,7 +112,7 @@ def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
     return replace(asked, int8=_kind(export.precision), smooth=bool(export.made.get("smoothed", True)))
 
 
-def cut(asked: ExportOptions, made: Made, layers: Sequence[int]) -> ExportOptions:
+def cut(asked: ExportOptions, made: ExportedGraphs, layers: Sequence[int]) -> ExportOptions:
     """An export of these exits in the precision that was made."""
     return replace(asked, int8=_kind(made.precision), exits=list(layers))
 
@@ -121,24 +121,28 @@ def _kind(precision: str) -> str:
     return precision.removeprefix("int8-").replace("float32", "none")
 
 
-def found_on(making: Making, made: Made, data: TaskRows, promise: Promise, options: TuneOptions) -> Candidate | None:
+def found_on(
+    making: Exporter, made: ExportedGraphs, data: TaskRows, guarantee: Guarantee, options: TuneOptions
+) -> Candidate | None:
     """The quickest set of exits on these rows."""
     runner = making.runner(made)
     last = replace(cut(making.options, made, [making.points[-1].layer]), force=True)
-    whole = Making(making.model, Texts(making.texts.scales), last, quiet=True)
+    whole = Exporter(making.model, Texts(making.texts.scales), last, quiet=True)
     uncut = whole.stepper(whole.make())
     with tempfile.TemporaryDirectory() as place:
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        asked = grid(policies_for(options.policy, trace.shape)[0], with_some_judge(trace.shape))[0]
+        asked = grid(policies_for(options.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[
+            0
+        ]
         costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, asked)
-        found = candidates(trace, promise, costs, options, _allowed(made))
-        more = [] if found else at_more_risk(trace, promise, costs, options, _allowed(made))
+        found = candidates(trace, guarantee, costs, options, _allowed(made))
+        more = [] if found else at_more_risk(trace, guarantee, costs, options, _allowed(made))
     layers = [point.layer for point in making.points]
     logger.info("%s", "\n".join([told(costs), *more, *(line_of(one, layers) for one in found[:3])]))
     return found[0] if found else None
 
 
-def _allowed(made: Made) -> list[int]:
+def _allowed(made: ExportedGraphs) -> list[int]:
     """The places of early exits that keep their answers in this precision; where nothing was compared, all."""
     if made.checked is None:
         return list(range(len(made.graphs) - 1))
@@ -146,10 +150,10 @@ def _allowed(made: Made) -> list[int]:
 
 
 def guaranteed_on(
-    making: Making,
+    making: Exporter,
     best: Candidate,
     data: TaskRows,
-    promise: Promise,
+    guarantee: Guarantee,
     origin: str,
     options: TuneOptions,
     trace_file: Path,
@@ -159,7 +163,9 @@ def guaranteed_on(
     made = making.make()
     runner, layers = making.runner(made), tuple(point.layer for point in making.points)
     trace = obtain_trace(runner, data, trace_file)
-    chosen, evidence = promised(judged_by(trace, best.policy), promise, _asked(best.policy), origin)
+    chosen, evidence = choose_with_guarantee(
+        with_risk_model_of(trace, best.policy), guarantee, _asked(best.policy), origin
+    )
     if chosen is None:
         return Tuned(layers, None, evidence["sentence"])
     seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)

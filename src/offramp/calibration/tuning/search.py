@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.calibration.tuning.costs import Costs
-from offramp.calibration.tuning.knobs import Knob
+from offramp.calibration.tuning.threshold_grids import ThresholdGrid
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
 
@@ -34,7 +34,7 @@ class Candidate:
 
 def search(
     trace: Trace,
-    turn: Knob,
+    thresholds_for: ThresholdGrid,
     costs: Costs,
     size: int,
     losses: Any,
@@ -49,7 +49,7 @@ def search(
     order = np.argsort(trace.lengths, kind="stable")  # as they are batched
     found = []
     for places in _sets(allowed, len(trace.points) - 1):
-        policies, leaves = turn(places)
+        policies, leaves = thresholds_for(places)
         asked = np.concatenate([leaves, np.ones_like(leaves[:, :, :1])], axis=2)
         where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
         each = losses[np.arange(trace.rows), np.asarray(places)[where]].mean(1)

@@ -12,8 +12,8 @@ import onnx
 
 from offramp.core.machine import half_precision
 from offramp.evaluation.benchmark.entries import PADDED, Entry
+from offramp.exports.exporter import plain_graphs, ranges_of, unpadded
 from offramp.exports.int8 import quantise
-from offramp.exports.making import plain_graphs, ranges_of, unpadded
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
 from offramp.runtimes import graph_runtimes

@@ -56,7 +56,7 @@ def race(
     sizes: Sequence[int],
     rounds: int,
     threads: int | None,
-    judge: Judge,
+    quality: QualityScorer,
 ) -> list[Row]:
     """Everybody answers all texts once, for quality; then some of them, size by size, round by round, for seconds."""
     ways = {entry: open_entry(entry, model, threads) for entry in tqdm(entries, "loading", leave=False, disable=None)}
@@ -76,12 +76,12 @@ def race(
             seconds[entry].append(sum(ran.seconds))
             calls[entry] += ran.seconds
         count = len(timed)
-        rows += [_row(entry, size, count, seconds[entry], calls[entry], answered[entry], judge) for entry in running]
+        rows += [_row(entry, size, count, seconds[entry], calls[entry], answered[entry], quality) for entry in running]
     return rows
 
 
 @dataclass(frozen=True)
-class Judge:
+class QualityScorer:
     """What answers are compared with: the full model's in float32, and labels where there are some."""
 
     answer_type: AnswerType
@@ -97,7 +97,9 @@ class Judge:
         return None if self.metric is None else float(self.metric(self.answer_type.answers(logits)))
 
 
-def _row(entry: Entry, size: int, texts: int, seconds: list[float], calls: list[float], ran: Any, judge: Judge) -> Row:
+def _row(
+    entry: Entry, size: int, texts: int, seconds: list[float], calls: list[float], ran: Any, quality: QualityScorer
+) -> Row:
     alone = [1000 * float(np.percentile(calls, share)) if size == 1 else None for share in (50, 95, 99)]
     return Row(
         entry.name,
@@ -110,8 +112,8 @@ def _row(entry: Entry, size: int, texts: int, seconds: list[float], calls: list[
         alone[0],
         alone[1],
         alone[2],
-        judge.agreement(ran.logits),
-        judge.score(ran.logits),
+        quality.agreement(ran.logits),
+        quality.score(ran.logits),
         float(ran.layers.mean()),
     )
 

@@ -20,7 +20,7 @@ from offramp.data.rows import TaskRows
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.evaluation.benchmark.entries import Entry, open_entry
 from offramp.evaluation.benchmark.peers import PEERS, peers
-from offramp.evaluation.benchmark.race import WARM, Judge, Row, peak_memory, race
+from offramp.evaluation.benchmark.race import WARM, QualityScorer, Row, peak_memory, race
 from offramp.exports.folder import read_export
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -57,9 +57,9 @@ def benchmark(
         layers = [open_entry(entry, name, options.threads)(rows, 32).layers.mean() for entry in ours[-1:]]
         static = max(1, min(model.config.num_layers, round(float(layers[0]))))
         entries = [*peers(model, texts, Path(place), options.peers, static), *ours]
-        judge = _judge(model, data)
+        quality = _quality_scorer(model, data)
         timed = _spread(rows, options.timed)
-        found = race(entries, name, rows, timed, options.batches, options.rounds, options.threads, judge)
+        found = race(entries, name, rows, timed, options.batches, options.rounds, options.threads, quality)
         if options.memory:
             found = _with_memory(found, entries, name, rows, options)
     return {
@@ -106,14 +106,14 @@ def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
     return found
 
 
-def _judge(model: AdaptiveModel, data: TaskRows) -> Judge:
+def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
     full = model.runner().answer(data.rows.texts, policy="never")
     answer_type, labels = model.config.answer_type, data.labels
     metric = None
     if labels is not None and data.metrics:
         chosen = METRICS[data.metrics[0]]
         metric = lambda answers: chosen.compute(answers, labels)  # noqa: E731
-    return Judge(answer_type, answer_type.answers(full.logits), metric)
+    return QualityScorer(answer_type, answer_type.answers(full.logits), metric)
 
 
 def _with_memory(

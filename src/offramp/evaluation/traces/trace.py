@@ -36,7 +36,7 @@ from offramp.answers import ANSWER_TYPES, AnswerType
 from offramp.answers.answer import Answers, Decoding, RowOutputs
 from offramp.core.batch import Batch
 from offramp.core.loop import run
-from offramp.core.stepper import ExitOutput, ExitPoint, Judge, Shape, points_on
+from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec, RiskParameters, points_on
 from offramp.policies import Policy
 from offramp.runtimes.replay import Replay
 
@@ -75,7 +75,7 @@ class Trace:
     labels: Array | None = None
     reference: Array | None = None
     examples: tuple[Any, ...] | None = None  # which answers may point into; not in the file
-    judge: Judge | None = None  # of the policy `risk`, where one was fitted; not in the file
+    risk_model: RiskParameters | None = None  # of the policy `risk`, where one was fitted; not in the file
 
     def __len__(self) -> int:
         """How many answers there are: a row has one, or an example of several rows."""
@@ -102,11 +102,11 @@ class Trace:
         return int(self.about["model"]["depth"])
 
     @property
-    def shape(self) -> Shape:
+    def model_spec(self) -> ModelSpec:
         """What policies have to know."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
         classes = len(self.about["model"].get("labels") or ()) or self.logits.shape[-1]
-        return Shape(self.answer_type, classes, self.points, has_lte, faithful, self.judge)
+        return ModelSpec(self.answer_type, classes, self.points, has_lte, faithful, self.risk_model)
 
     # -- answers and costs -----------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Trace:
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """What rows exit with under a policy."""
-        policy.check(self.shape)
+        policy.check(self.model_spec)
         blocks = [run(block, Batch.of_groups(group), policy) for block, group in self._blocks(policy.sees_groups)]
         exits, layers = (np.concatenate([getattr(one, name).numpy() for one in blocks]) for name in ("exit", "layer"))
         return RowOutputs(np.concatenate([one.logits.numpy() for one in blocks]), exits, layers)

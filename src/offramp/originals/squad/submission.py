@@ -21,7 +21,7 @@ from offramp.core.batch import Batch, EncodedRows
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.data.questions import Question, read_squad
-from offramp.files.writing import as_usual
+from offramp.files.writing import apply_umask
 from offramp.originals.squad.answers import Answers, Candidate, Rules, write_answers
 from offramp.originals.squad.answers import answers_of as original_answers
 from offramp.originals.squad.features import Window, all_windows
@@ -40,7 +40,7 @@ def write_squad(runner: Runner, file: Path, folder: Path, *, overwrite: bool = F
     folder.mkdir(parents=True, exist_ok=True)
     files = write_answers(folder, answers, overwrite=overwrite)
     for one in files:
-        as_usual(one)
+        apply_umask(one)
     return files
 
 

@@ -48,17 +48,19 @@ def imitate(
     options: ImitationOptions,
     tell: Callable[[float, float], None] = lambda share, loss: None,
     labels: Tensor | None = None,
-    hard: float = 0.0,
+    label_weight: float = 0.0,
 ) -> float:
     """Train the early exits' heads, shallow to deep; returns the epochs that were run. `tell` hears how far it is.
 
-    Where there are labels, they may have a share in the loss (`hard`).
+    Where there are labels, they may have a share in the loss (`label_weight`).
     """
 
     def asked(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
         soft = answer_type.imitation(logits, states.teacher[batch], 1.0, per_row=True)
         return (
-            soft if labels is None or not hard else (1 - hard) * soft + hard * answer_type.loss(logits, labels[batch])
+            soft
+            if labels is None or not label_weight
+            else (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch])
         )
 
     rows = len(states.lengths)

@@ -24,11 +24,11 @@ class Imitate(Recipe):
     published: ClassVar[Published] = Published(3, 32, 1e-3, 0.01, 0.06, head="attention")
 
     teacher: str = option("", "another model whose answers are imitated (the model's own)")
-    hard: float = option(0.0, "the share of the labels in the loss, where there are some")
+    label_weight: float = option(0.0, "the share of the labels in the loss, where there are some")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.hard <= 1:
-            raise BadValue(f"hard is {self.hard}; it is a share from 0 to 1.")
+        if not 0 <= self.label_weight <= 1:
+            raise BadValue(f"label_weight is {self.label_weight}; it is a share from 0 to 1.")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """One, from states."""

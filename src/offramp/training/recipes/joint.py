@@ -74,6 +74,6 @@ class Mixed(Recipe):
         from offramp.training.recipes.losses import joint, last_exit
 
         return (
-            Stage("backbone", lambda batch, step: last_exit(batch), judged_by="last"),
+            Stage("backbone", lambda batch, step: last_exit(batch), with_risk_model_of="last"),
             Stage("joint", lambda batch, step: joint(batch)),
         )

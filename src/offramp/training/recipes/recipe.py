@@ -38,7 +38,7 @@ class Stage:
     gates: str = "on"  # a width model's: on; open: nothing is pruned; live: noisy and counting though they are frozen
     from_states: bool = False  # heads alone, from the encoder's states, which are computed once
     only_fresh: bool = False  # left out where the last head was trained already
-    judged_by: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
+    with_risk_model_of: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
 
 
 @dataclass(frozen=True)

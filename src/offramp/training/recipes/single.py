@@ -26,7 +26,7 @@ class Plain(Recipe):
         """One."""
         from offramp.training.recipes.losses import last_exit
 
-        return (Stage("plain", lambda batch, step: last_exit(batch), judged_by="last"),)
+        return (Stage("plain", lambda batch, step: last_exit(batch), with_risk_model_of="last"),)
 
 
 @dataclass(frozen=True)

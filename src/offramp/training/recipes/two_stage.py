@@ -40,7 +40,9 @@ class DeeBert(Recipe):
             return is_early(name, last) or (only_early_share and name.startswith("exits.shared."))
 
         return (
-            Stage("backbone", lambda batch, _: last_exit(batch), lambda name: not early(name), judged_by="last"),
+            Stage(
+                "backbone", lambda batch, _: last_exit(batch), lambda name: not early(name), with_risk_model_of="last"
+            ),
             Stage("exits", lambda batch, _: self.second(batch), early, freezes=not self.faithful),
         )
 

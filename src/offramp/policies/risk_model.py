@@ -14,20 +14,22 @@ import torch
 from torch import Tensor
 
 from offramp.answers.answer_type import LIKELIEST
-from offramp.core.stepper import ExitOutput, Shape
+from offramp.core.stepper import ExitOutput, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.certainty import largest_probability
 from offramp.policies.policy import GraphBuilder, Memory, Policy
 from offramp.policies.spacing import CERTAIN, log_spaced
 from offramp.policies.thresholds import number
 
-__all__ = ["NO_JUDGE", "Judged"]
+__all__ = ["NO_RISK_MODEL", "RiskModel"]
 
-NO_JUDGE = "Policy 'risk' needs a judge, and this model has none; fit one: `offramp.calibrate(model, policy='risk')`"
+NO_RISK_MODEL = (
+    "Policy 'risk' needs a judge, and this model has none; fit one: `offramp.calibrate(model, policy='risk')`"
+)
 
 
 @dataclass(frozen=True)
-class Judged(Policy):
+class RiskModel(Policy):
     """Leave when the judge's risk is below `threshold`: 1 / (1 + exp(slope · sureness − offset)), strictly.
 
     `offramp.calibrate(…, policy="risk")` and `offramp.tune(…)` fit a judge and write it into the model's policy, where
@@ -51,11 +53,11 @@ class Judged(Policy):
             object.__setattr__(self, field, tuple(number(self.name, field, one, -1e6, 1e6) for one in values))
 
     @classmethod
-    def settings(cls, shape: Shape) -> list[Policy]:
-        """By the risk model of the shape; without one there is nothing to choose from."""
-        if shape.judge is None:
-            raise BadValue(NO_JUDGE)
-        return [cls(one, *shape.judge) for one in [0.0, *log_spaced(-CERTAIN, 1.0), 1.0]]
+    def settings(cls, model_spec: ModelSpec) -> list[Policy]:
+        """By the risk model of the model_spec; without one there is nothing to choose from."""
+        if model_spec.risk_model is None:
+            raise BadValue(NO_RISK_MODEL)
+        return [cls(one, *model_spec.risk_model) for one in [0.0, *log_spaced(-CERTAIN, 1.0), 1.0]]
 
     def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
         """Strictly below the threshold."""
@@ -74,9 +76,9 @@ class Judged(Policy):
         """Whether it has a judge."""
         return bool(self.offsets)
 
-    def fitted_like(self, other: Policy) -> Judged:
+    def fitted_like(self, other: Policy) -> RiskModel:
         """The same threshold with another's judge."""
-        if self.is_fitted or not isinstance(other, Judged):
+        if self.is_fitted or not isinstance(other, RiskModel):
             return self
         return replace(self, offsets=other.offsets, slopes=other.slopes)
 
@@ -86,15 +88,15 @@ class Judged(Policy):
         offset, slope = self.offsets[said.exit - 1], self.slopes[said.exit - 1]
         return torch.sigmoid(offset - slope * sure) < self.threshold, memory
 
-    def check(self, shape: Shape) -> None:
+    def check(self, model_spec: ModelSpec) -> None:
         """Refuse spans, a policy without a judge, and a judge of other exits."""
-        if shape.answer_type.several_rows:
+        if model_spec.answer_type.several_rows:
             raise BadValue(
                 "Policy 'risk' judges one answer per text, and a question has one per window; use confidence."
             )
         if not self.is_fitted:
-            raise BadValue(NO_JUDGE)
-        early = len(shape.exits) - 1
+            raise BadValue(NO_RISK_MODEL)
+        early = len(model_spec.exits) - 1
         if {len(self.offsets), len(self.slopes)} != {early}:
             raise BadValue(
                 f"risk: a judge of {len(self.offsets)} and {len(self.slopes)} early exits, and this model has {early}; "

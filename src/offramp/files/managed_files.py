@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offramp.errors import CannotWrite
 
-__all__ = ["COMPARISON", "MODEL", "check_ours"]
+__all__ = ["COMPARISON", "MODEL", "check_managed"]
 
 MODEL = re.compile(  # what training, models and tokenizers leave in a folder
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
@@ -19,7 +19,7 @@ MODEL = re.compile(  # what training, models and tokenizers leave in a folder
 COMPARISON = re.compile(r"comparison\.json|curve\.(png|svg)")
 
 
-def check_ours(folder: Path, ours: re.Pattern[str], what: str) -> None:
+def check_managed(folder: Path, ours: re.Pattern[str], what: str) -> None:
     """Refuse to replace a folder that holds anything but what we write there."""
     if not folder.is_dir():
         return

@@ -29,7 +29,7 @@ from offramp.model.config import exit_layers
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.segments import SegmentStepper
 
-__all__ = ["KEEPS", "Made", "Making", "plain_graphs", "ranges_of", "unpadded"]
+__all__ = ["KEEPS", "ExportedGraphs", "Exporter", "plain_graphs", "ranges_of", "unpadded"]
 
 logger = logging.getLogger("offramp")
 
@@ -39,7 +39,7 @@ WORTH = 0.9  # of float32's time: int8 that takes more is not worth its differen
 
 
 @dataclass(frozen=True)
-class Made:
+class ExportedGraphs:
     """One precision of a model, in memory."""
 
     precision: str
@@ -49,7 +49,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Making:
+class Exporter:
     """A model, where it is cut, the texts, and what is asked for."""
 
     model: AdaptiveModel
@@ -87,7 +87,7 @@ class Making:
             raise BadValue(f"No exit sits on layer {missing[0]}; this model's exits are on {there}.")
         return tuple(points[layer] for layer in layers)
 
-    def make(self) -> Made:
+    def make(self) -> ExportedGraphs:
         """Export, quantise, compare with torch; what answers too differently is refused."""
         if self.model.gates is not None:
             logger.warning("The gates are left out: the exported model runs every head and channel.")
@@ -106,7 +106,7 @@ class Making:
             )
         return made
 
-    def stepper(self, made: Made) -> SegmentStepper:
+    def stepper(self, made: ExportedGraphs) -> SegmentStepper:
         """The graphs, opened."""
         open_graph, runtime = runtime_of(self.options.backend)
         threads = self.options.threads
@@ -122,7 +122,7 @@ class Making:
             threads or torch.get_num_threads(),
         )
 
-    def runner(self, made: Made) -> Runner:
+    def runner(self, made: ExportedGraphs) -> Runner:
         """The graphs as a model that is ready to answer, with the exits that it is cut at."""
         own = self.model.runner()
         config = copy.deepcopy(own.config)
@@ -131,7 +131,7 @@ class Making:
         config.policy, config.calibrated = {"name": "never"}, None
         return replace(own, config=config, stepper=self.stepper(made))
 
-    def _made(self, plain: Sequence[Any], kind: str, ranges: list[dict[str, Range]] | None) -> Made:
+    def _made(self, plain: Sequence[Any], kind: str, ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
         """One precision of all segments, and how it answers."""
         if kind == "none":
             graphs = [graph.SerializeToString() for graph in plain]
@@ -140,10 +140,10 @@ class Making:
             whole = [quantise(graph, kind, one, self.options.smooth) for graph, one in zip(plain, each, strict=True)]
             graphs = [graph.SerializeToString() for graph in whole]
         smoothed = kind != "none" and ranges is not None and self.options.smooth
-        made = Made("float32" if kind == "none" else f"int8-{kind}", smoothed, graphs, None)
+        made = ExportedGraphs("float32" if kind == "none" else f"int8-{kind}", smoothed, graphs, None)
         if self.texts.checked:
             checked = compared(self.model.runner(), self.stepper(made), self.points, self.texts.checked)
-            made = Made(made.precision, smoothed, graphs, checked)
+            made = ExportedGraphs(made.precision, smoothed, graphs, checked)
         self._note(made.precision if made.checked is None else f"{made.precision}: {made.checked}")
         return made
 
@@ -151,7 +151,7 @@ class Making:
         """What must keep the answers: every exit, or, where others may be left out, the last."""
         return checked.agreement[-1] if self.options.force else min(checked.agreement)
 
-    def _chosen(self, plain: Sequence[Any], ranges: list[dict[str, Range]] | None) -> Made:
+    def _chosen(self, plain: Sequence[Any], ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
         """The quickest precision that keeps every exit's answers; per token where there are no texts to judge by."""
         kinds = ["static"] if ranges is not None else []
         kinds += ["token"] if "token" in RUNTIMES[self.options.backend].scales else []

@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from offramp.calibration.risks import Risk
-from offramp.core.stepper import Judge, Shape
+from offramp.core.stepper import ModelSpec, RiskParameters
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Memory
 
-__all__ = ["fit", "fit_judge", "signals", "with_some_judge"]
+__all__ = ["fit", "fit_risk_model", "signals", "with_placeholder_risk_model"]
 
 PRIOR = 0.5  # of a row that differs and of one that does not, both as unsure as can be: no curve runs away
 STEEPEST = 0.05  # how much a slope's square costs
 
 
-def fit_judge(risk: Risk) -> Judge:
+def fit_risk_model(risk: Risk) -> RiskParameters:
     """The judge of all early exits, from these rows."""
     return fit(signals(risk.trace), risk.at_every_exit()[:, :-1])
 
 
-def with_some_judge(shape: Shape) -> Shape:
+def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:
     """A shape as it will be, once a judge is fitted."""
-    early = len(shape.exits) - 1
-    return replace(shape, judge=((0.0,) * early, (1.0,) * early))
+    early = len(model_spec.exits) - 1
+    return replace(model_spec, risk_model=((0.0,) * early, (1.0,) * early))
 
 
 def signals(trace: Trace) -> NDArray[np.float64]:
@@ -41,7 +41,7 @@ def signals(trace: Trace) -> NDArray[np.float64]:
     return np.stack(each, 1).astype(np.float64)
 
 
-def fit(sure: NDArray[np.float64], losses: NDArray[Any]) -> Judge:
+def fit(sure: NDArray[np.float64], losses: NDArray[Any]) -> RiskParameters:
     """One curve per column; a loss below 0 (an answer that became right) counts as none."""
     curves = [_curve(sure[:, place], np.clip(losses[:, place], 0, 1)) for place in range(sure.shape[1])]
     offsets, slopes = zip(*curves, strict=True)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from offramp import AdaptiveModel
-from offramp.calibration.judge import fit
-from offramp.calibration.risks import Promise
+from offramp.calibration.risk_model import fit
+from offramp.calibration.risks import Guarantee
 from offramp.calibration.sequence import fixed_sequence
 from offramp.cli.main import main
 from offramp.errors import BadValue
-from offramp.policies import Judged, parse
+from offramp.policies import RiskModel, parse
 from tests.calls import fails
 from tests.reviews import write_sts
 from tests.tiny import adaptive
@@ -57,11 +57,11 @@ def test_calibrated_saved_and_used_with_another_threshold(model, capsys, tmp_pat
     assert told["test_rows"] == 360 and told["losses"] <= 18  # a quarter of the 480 fitted the judge
     loaded = AdaptiveModel.from_pretrained(model)
     policy = loaded.config.exit_policy
-    assert isinstance(policy, Judged) and len(policy.offsets) == len(loaded.config.exit_points) - 1
+    assert isinstance(policy, RiskModel) and len(policy.offsets) == len(loaded.config.exit_points) - 1
     assert str(policy) in printed and parse(str(policy)) == policy
     assert loaded.config.calibrated is not None
     other = loaded.config.choose("risk:0.5")
-    assert other == Judged(0.5, policy.offsets, policy.slopes)
+    assert other == RiskModel(0.5, policy.offsets, policy.slopes)
     texts = tmp_path / "texts.txt"
     texts.write_text("a good film\na dull plot\n")
     assert runs(capsys, "predict", model, texts, "--policy", "risk:0.5").count("\n") >= 2
@@ -108,7 +108,7 @@ def test_a_judge_of_other_exits_is_refused(model):
 
 def test_the_promise_about_a_reference_is_kept_by_a_judge_that_was_fitted_on_other_rows():
     """Hundreds of calibrations: exits, the last one included, that differ from the reference now and then."""
-    rng, promise, trials, broken, given = np.random.default_rng(0), Promise("disagreement", 0.05, 0.9), 600, 0, 0
+    rng, guarantee, trials, broken, given = np.random.default_rng(0), Guarantee("disagreement", 0.05, 0.9), 600, 0, 0
     known: dict[int, float] = {}
     thresholds = np.array([0.0, *np.geomspace(0.002, 0.9, 40)])
     curves = np.array([[0.4, 1.4], [-0.2, 1.8]])  # offset and slope of each early exit
@@ -129,7 +129,7 @@ def test_the_promise_about_a_reference_is_kept_by_a_judge_that_was_fitted_on_oth
 
     def p_value(errors: int, rows: int) -> float:
         if errors not in known:
-            known[errors] = promise.p_value(np.arange(rows) < errors)
+            known[errors] = guarantee.p_value(np.arange(rows) < errors)
         return known[errors]
 
     truth = drawn(4000)
@@ -137,7 +137,7 @@ def test_the_promise_about_a_reference_is_kept_by_a_judge_that_was_fitted_on_oth
         (sure, chances), (tested, risks) = drawn(200), drawn(600)
         judge = fit(sure, rng.random(chances[:, :2].shape) < chances[:, :2])
         errors = leaving(tested, rng.random(risks.shape) < risks, judge).sum(1)
-        place = fixed_sequence([p_value(int(one), 600) for one in errors], promise.level)
+        place = fixed_sequence([p_value(int(one), 600) for one in errors], guarantee.level)
         given += place is not None
-        broken += place is not None and leaving(*truth, judge)[place].mean() > promise.risk
+        broken += place is not None and leaving(*truth, judge)[place].mean() > guarantee.risk
     assert broken / trials <= 0.1 + 3 * np.sqrt(0.09 / trials) and given > 0.9 * trials
