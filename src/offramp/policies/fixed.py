@@ -54,6 +54,7 @@ class Never(Policy):
     """Nobody leaves before the last exit: the full model."""
 
     name: ClassVar[str] = "never"
+    title: ClassVar[str] = "no early exits"
     example: ClassVar[str] = "never"
     is_static: ClassVar[bool] = True
 

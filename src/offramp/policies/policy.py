@@ -14,6 +14,8 @@ from offramp.policies.thresholds import Threshold
 
 __all__ = ["GraphBuilder", "Memory", "Policy", "refuse_regression"]
 
+SHOWN = ("patience", "threshold", "tolerance", "layer")  # the numbers that `describe` shows
+
 Memory = Mapping[str, Tensor]
 """What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
 
@@ -44,6 +46,7 @@ class Policy:
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # what people read; default: the name
     example: ClassVar[str]  # how one is written
     rising: ClassVar[bool | None] = None  # whether a larger threshold lets more rows exit; None: it has no threshold
     counts: ClassVar[bool] = False  # its number counts exits
@@ -100,6 +103,20 @@ class Policy:
             raise BadValue(f"Policy {self.name!r} has no threshold to set; name a policy that has one.")
         changed: dict[str, Any] = {"threshold": threshold}
         return replace(self, **changed)
+
+    def describe(self) -> str:
+        """The policy for people to read: `entropy, threshold 0.2`. `str()` has every digit and can be parsed again."""
+        title, parts = self.title or self.name, []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in SHOWN or value is None:
+                continue
+            if isinstance(value, tuple):
+                parts.append(f"one {field.name} per exit")
+            else:
+                parts.append(f"{value:.3g}" if field.name == title else f"{field.name} {value:.3g}")
+        first = f"{title} {parts.pop(0)}" if parts and parts[0][0].isdigit() else title
+        return ", ".join([first, *parts])
 
     def __str__(self) -> str:
         values = [(getattr(self, field.name), field.default) for field in fields(self)]

@@ -37,6 +37,7 @@ class RiskModel(Policy):
     """
 
     name: ClassVar[str] = "risk"
+    title: ClassVar[str] = "risk model"
     example: ClassVar[str] = "risk:0.02"
     rising: ClassVar[bool | None] = True
     tunable: ClassVar[bool] = True
