@@ -5,12 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt conformance benchmark clean
+.PHONY: help setup demo docs test check fmt conformance benchmark clean
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(READY) ## a virtual environment with exact versions (the others call it by themselves)
+setup: $(READY) ## create .venv with pinned versions (the other targets do this themselves)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "offramp needs Python 3.11 or newer; set PYTHON=...")'
@@ -20,28 +20,32 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## a real encoder from pip, fine-tuned, made faster without labels; ten sentences and where they leave
+demo: $(READY) ## fine-tune a real encoder, make it faster without labels, show where sentences exit
 	$(BIN)/python examples/demo.py
 
-test: check ## what CI runs: ruff, strict mypy, pytest, the golden cases of the originals
+test: check ## what CI runs: ruff, strict mypy, pytest, golden cases
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: $(READY) ## ruff and mypy alone
+check: $(READY) ## ruff and mypy only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fmt: $(READY) ## format, and mend what ruff can mend
+fmt: $(READY) ## format and apply ruff's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-conformance: $(READY) ## every golden case, a line per check
+docs: $(READY) ## the documentation site in build/site, built strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Wrote build/site/index.html"
+
+conformance: $(READY) ## check every golden case, one line per check
 	$(BIN)/python tests/conformance.py tests/golden
 
-benchmark: $(READY) ## measured against computed speedup, training against a loop by hand (about twenty minutes)
+benchmark: $(READY) ## measure exit overhead and training throughput (about twenty minutes)
 	$(BIN)/python benchmarks/exit_efficiency.py
 	$(BIN)/python benchmarks/training_throughput.py
 	$(BIN)/python benchmarks/write_page.py
 
-clean: ## remove the environment and everything built
+clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

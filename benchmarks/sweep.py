@@ -19,7 +19,7 @@ import torch
 
 from offramp import load
 from offramp.core.machine import cpu_name
-from offramp.data.rows import DataOptions, rows_for
+from offramp.data.rows import DataOptions, load_rows
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.points import Scorer
 from offramp.policies import Vote
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     runner = load(args.model)
-    data = rows_for(str(args.model), runner.config, DataOptions("sst-2", str(args.data / "GLUE")), "dev")
+    data = load_rows(str(args.model), runner.config, DataOptions("sst-2", str(args.data / "GLUE")), "dev")
     with tempfile.TemporaryDirectory() as place:
         start = time.perf_counter()
         trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")

@@ -96,7 +96,7 @@ class Trained:
     def right(self) -> NDArray[np.bool_]:
         """Which exits answered which rows as labelled: (rows, exits)."""
         trace = self.trace
-        return np.stack([trace.answers_of(place) == trace.labels for place in range(len(trace.points))], axis=1)
+        return np.stack([trace.answers_at(place) == trace.labels for place in range(len(trace.points))], axis=1)
 
     def at(self, policy: Policy) -> Point:
         """What a policy gives on these rows."""

@@ -1,4 +1,4 @@
-"""Train every recipe on real data and keep what each exit scored: the figures of docs/results.md.
+"""Train every recipe on real data and keep what each exit scored: the figures of docs/results/quality.md.
 
     python benchmarks/training_results.py --models DIR --data DIR --work DIR [--only minilm-sst2] [--list]
 
@@ -29,7 +29,7 @@ from safetensors.numpy import save_file
 
 from offramp import AdaptiveModel
 from offramp.core.machine import cpu_name
-from offramp.data.folder import read_split
+from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ RESULTS = HERE / "results" / "training"
 # the sketch's settings, for every recipe alike, so that only the recipe differs
 COMMON = ["--batch-size", "32", "--warmup", "0.1", "--weight-decay", "0.01"]
 LIKE_THE_SKETCH = ["--learning-rate", "5e-5", "--head-learning-rate", "5e-5", *COMMON]
-# with our default for bare heads, which came out of the runs above (see docs/results.md)
+# with our default for bare heads, which came out of the runs above (see docs/results/quality.md)
 QUICK_HEADS = ["--learning-rate", "5e-5", "--head-learning-rate", "1e-3", *COMMON]
 GENTLE = ["--learning-rate", "2e-5", "--head-learning-rate", "1e-3", *COMMON]
 QUICK = "-quick-heads"

@@ -31,9 +31,9 @@ from transformers import AutoModel, TrainerCallback, get_linear_schedule_with_wa
 from offramp.core.machine import cpu_name
 from offramp.data.task import Rows, Task
 from offramp.training.data import Data
-from offramp.training.examples import GroupedOrder, Padder
-from offramp.training.recipes import make
-from offramp.training.run import Job, build
+from offramp.training.examples import LengthGroupedSampler, Padder
+from offramp.training.recipes import make_recipe
+from offramp.training.run import TrainingRun, build_model
 from offramp.training.settings import Settings
 from setting import read_texts
 
@@ -123,7 +123,7 @@ def by_hand(folder: str, data: Any, order: list[int], updates: int, recipe: str)
     return time.perf_counter() - began
 
 
-def ours(job: Job, updates: int, place: Path) -> float:
+def ours(job: TrainingRun, updates: int, place: Path) -> float:
     """Seconds of the product's Trainer."""
     (stage,) = job.recipe.stages(job.model.config, None)
     trainer = job.trainer(place, stage, 1)
@@ -133,7 +133,7 @@ def ours(job: Job, updates: int, place: Path) -> float:
     return clock.seconds()
 
 
-def prepare(folder: str, recipe: str, updates: int, place: Path) -> Job:
+def prepare(folder: str, recipe: str, updates: int, place: Path) -> TrainingRun:
     """A job over sentences with made-up labels: only the time matters."""
     texts = read_texts(None, updates * BATCH)
     rows = Rows(list(texts), [index % 2 for index in range(len(texts))])
@@ -148,7 +148,7 @@ def prepare(folder: str, recipe: str, updates: int, place: Path) -> Job:
         select="none",
     )
     task = Task("own", ("acc",))
-    return Job(settings, make(recipe), build(settings, make(recipe), task), Data(task, rows, rows, {"dev": rows}))
+    return TrainingRun(settings, make_recipe(recipe), build_model(settings, make_recipe(recipe), task), Data(task, rows, rows, {"dev": rows}))
 
 
 def rounds(folder: str, recipe: str, updates: int, count: int) -> Iterator[tuple[float, float]]:
@@ -156,7 +156,7 @@ def rounds(folder: str, recipe: str, updates: int, count: int) -> Iterator[tuple
     for number in range(count):
         with tempfile.TemporaryDirectory() as place:
             job = prepare(folder, recipe, updates, Path(place))
-            order = list(GroupedOrder(len(job.train_rows), job.settings.seed, BATCH, job.train_rows.lengths))
+            order = list(LengthGroupedSampler(len(job.train_rows), job.settings.seed, BATCH, job.train_rows.lengths))
             if number % 2:
                 hand = by_hand(folder, job.train_rows, order, updates, recipe)
                 yield ours(job, updates, Path(place)), hand

@@ -29,7 +29,7 @@ from offramp import AdaptiveModel
 from offramp.core.batch import Batch
 from offramp.core.machine import cpu_name
 from offramp.model.config import AdaptiveConfig, ExitSpec
-from offramp.originals.width.counting import blocks_of
+from offramp.originals.width.flops import layer_flops
 from offramp.originals.width.spec import Width
 from setting import make_tokenizer, read_texts
 
@@ -120,7 +120,7 @@ def force(model: AdaptiveModel, rows: int, share: float, draw: torch.Generator) 
     assert model.gates is not None
     width, total = model.gates.width, torch.zeros(rows, 2)
     for layer in range(1, LAYERS + 1):
-        for place, (gate, times) in enumerate(zip(model.gates.of(layer), (width.head_group, width.block), strict=True)):
+        for place, (gate, times) in enumerate(zip(model.gates.of_layer(layer), (width.head_group, width.block), strict=True)):
             mask = (torch.rand(rows, gate.expand.out_features, generator=draw) < share).float()
             gate.mask = lambda logits, mask=mask: mask  # type: ignore[method-assign, misc]
             total[:, place] += mask.sum(1) * times
@@ -138,7 +138,7 @@ def timed(model: AdaptiveModel, batch: dict[str, Tensor], repeats: int) -> tuple
     """Median seconds: gated, plain."""
     ways: tuple[Callable[[], Any], ...] = (
         lambda: model(**batch),
-        lambda: model.stepper.plain(Batch.of_tensors(**batch)),
+        lambda: model.stepper.full_model(Batch.from_tensors(**batch)),
     )
     took: list[list[float]] = [[], []]
     with torch.inference_mode():
@@ -153,7 +153,7 @@ def timed(model: AdaptiveModel, batch: dict[str, Tensor], repeats: int) -> tuple
 
 def operations(model: AdaptiveModel, lengths: Tensor, kept: Tensor) -> tuple[float, float]:
     """Counted, exactly: gated and full; padding counts on both sides, since both compute it."""
-    blocks = blocks_of(model.config, "exact")
+    blocks = layer_flops(model.config, "exact")
     length = float(lengths.max())
     gates = LAYERS * (blocks.head_predictor + blocks.channel_predictor)
     run = kept[:, 0] * blocks.head(length) + kept[:, 1] * blocks.channel(length) + gates

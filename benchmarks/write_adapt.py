@@ -1,4 +1,4 @@
-"""What `offramp adapt` gives: the part of docs/results.md, from the files in benchmarks/results/adapt."""
+"""The section of docs/results/quality.md about `offramp adapt`, from the files in benchmarks/results/adapt."""
 
 from __future__ import annotations
 
@@ -6,82 +6,107 @@ import json
 from typing import Any
 
 from adapt_results import CASES, RESULTS
+from saved_results import guarantee_of
 
 TITLES = {
     "minilm-sst2": "SST-2, all-MiniLM-L6-v2",
     "minilm-sst2-2000": "the same, 2,000 texts",
     "mpnet-sst2": "SST-2, all-mpnet-base-v2",
     "mpnet-sst2-2000": "the same, 2,000 texts",
-    "minilm-stsb": "STS-B (regression, within {tolerance:g}), all-MiniLM-L6-v2",
+    "minilm-stsb": "STS-B (regression, tolerance {tolerance:g}), all-MiniLM-L6-v2",
     "minilm-mrpc": "MRPC (pairs), all-MiniLM-L6-v2",
-    "minilm-qnli": "QNLI's subset (pairs), all-MiniLM-L6-v2",
+    "minilm-qnli": "QNLI subset (pairs), all-MiniLM-L6-v2",
     "minilm-r52": "reuters-r52 (52 classes), all-MiniLM-L6-v2",
-    "minilm-newsgroups": "20newsgroups (the parts of a group's name, several labels), all-MiniLM-L6-v2",
+    "minilm-newsgroups": "20newsgroups (multi-label: the parts of a group's name), all-MiniLM-L6-v2",
 }
-MADE = """\
-`benchmarks/adapt_results.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. For each task a part of the training
-rows fine-tunes "the user's model" (`--recipe plain`); other training rows without their labels are the texts of
-`offramp adapt`, everything else as it comes; *guarantee* is at 90 % confidence, tested on texts of its own. *other rows*
-are training rows that nobody used, *dev* is dev (of r52 and 20newsgroups the test set). *differ*: answers unlike the
-user's model's; *layers*: times fewer; *seconds*: times faster than the user's model in one run, both in torch float32.
-SST-2's training rows are phrases of sentences that they share, so *other rows* flatter and dev is the sterner test."""
+SETTING = """\
+`benchmarks/adapt_results.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. For each task, one part of the
+training rows fine-tunes a classifier (`--recipe plain`). Other training rows, without their labels, are the texts for
+`offramp adapt` with default options. The guarantee is at 90 % confidence, tested on separate texts.
+
+- *rows, texts*: rows that the classifier was fine-tuned on, texts given to `adapt`.
+- *minutes*: time that `adapt` took.
+- *changed*: predictions that differ from the classifier's.
+- *fewer layers*: computed speedup. *measured*: measured speedup over the classifier, in one run, both in torch float32.
+- *unused rows*: training rows that were used for nothing. *dev*: the dev set (r52 and 20newsgroups: the test set).
+
+SST-2's training rows are phrases, many of them from the same sentences. Results on unused rows are therefore
+optimistic, and dev is the harder test."""
 LABELLED = """\
-The same 12,000 texts of SST-2 with their labels, three epochs on the user's model, calibrated at 2 % and 90 % with
-`entropy`: against its own last exit, and against the user's model (`--reference`). *-attention*: with `--heads
-attention`. Layers: times fewer, and how many answers differ; *no*: no setting kept the guarantee. A model whose encoder
-has moved differs from the user's in more than 2 % even at full depth."""
+**With labels.** The same 12,000 texts of SST-2 with their labels, trained for three epochs starting from the same
+classifier, calibrated at 2 % risk and 90 % confidence with `entropy`. *own full model*: disagreement with the trained
+model's own last exit. *classifier*: disagreement with the original classifier (`--reference`). *-attention*: with
+`--heads attention`. Cells: fewer layers, and changed predictions in parentheses. *none*: the guarantee holds for no
+setting, because a model whose encoder was trained further differs from the original classifier in more than 2 % even
+at full depth."""
+
+
+def read() -> list[dict[str, Any]]:
+    """Return the finished cases, in the order of the script."""
+    files = [RESULTS / f"{case.name}.json" for case in CASES]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
 
 
 def section() -> list[str]:
-    """The part of docs/results.md."""
-    lines = ["## Your own classifier, without labels: `offramp adapt`", ""]
-    told = [json.loads(file.read_text()) for case in CASES if (file := RESULTS / f"{case.name}.json").is_file()]
-    if not told:
+    """Return the section's lines."""
+    lines = ["## Adapt a classifier without labels", ""]
+    records = read()
+    if not records:
         return [*lines, "Not run yet (`benchmarks/adapt_results.py`).", ""]
-    first = told[0]
-    lines += [MADE.format(**first, s="s" if first["threads"] > 1 else ""), ""]
+    first = records[0]
+    lines += [SETTING.format(**first, s="s" if first["threads"] > 1 else ""), ""]
     missing = [case.name for case in CASES if not (RESULTS / f"{case.name}.json").is_file()]
     lines += [f"Not run yet: {', '.join(missing)}.", ""] if missing else []
-    head = ["", "rows, texts", "minutes", "guarantee", "exits", "other rows: differ", "layers", "seconds"]
-    head += ["dev: differ", "layers", "seconds"]
+    head = ["", "rows, texts", "minutes", "guarantee", "exits", "unused rows: changed", "fewer layers", "measured"]
+    head += ["dev: changed", "fewer layers", "measured"]
     lines += [f"| {' | '.join(head)} |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
-    lines += [_line(one) for one in told]
+    lines += [_case_row(record) for record in records]
     lines.append("")
-    labelled = {name: found for one in told for name, found in one["labelled"].items()}
+    labelled = {recipe: result for record in records for recipe, result in record["labelled"].items()}
     if labelled:
+        columns = ["own full model, unused rows", "own full model, dev", "classifier, unused rows", "classifier, dev"]
         lines += [
             LABELLED,
             "",
-            "| recipe | dev accuracy by exit | own, other rows | own, dev | user's model, other rows | dev |",
+            f"| recipe | dev accuracy by exit | {' | '.join(columns)} |",
             "|---|---" + "|---:" * 4 + "|",
         ]
-        lines += [_recipe(name, found) for name, found in labelled.items()]
+        lines += [_recipe_row(recipe, result) for recipe, result in labelled.items()]
         lines.append("")
     return lines
 
 
-def _line(one: dict[str, Any]) -> str:
-    guarantee = one["guarantee"]
-    user, texts, _ = one["sizes"]
-    exits = ", ".join(map(str, guarantee["model"]["layers"]))
-    cells = [TITLES[one["case"]].format(**one), f"{user:,}, {texts:,}", f"{one['seconds'] / 60:.1f}"]
-    cells += [f"{100 * guarantee['guarantee']['risk']:g} %", exits]
+def summary() -> str:
+    """Return one sentence about all cases."""
+    records = read()
+    unseen = [record["measured"]["unseen"] for record in records]
+    layers, seconds = ([result[key] for result in unseen] for key in ("fewer_layers", "speedup"))
+    risks = [100 * guarantee_of(guarantee_of(record))["risk"] for record in records]
+    return (
+        f"Without labels, `offramp adapt` runs {min(layers):.1f} to {max(layers):.1f} × fewer layers in {len(records)} "
+        f"experiments and is {min(seconds):.1f} to {max(seconds):.1f} × faster (measured in PyTorch), with guarantees "
+        f"of {min(risks):g} to {max(risks):g} % changed predictions."
+    )
+
+
+def _case_row(record: dict[str, Any]) -> str:
+    evidence = guarantee_of(record)
+    user_rows, texts, _ = record["sizes"]
+    exits = ", ".join(map(str, evidence["model"]["layers"]))
+    cells = [TITLES[record["case"]].format(**record), f"{user_rows:,}, {texts:,}", f"{record['seconds'] / 60:.1f}"]
+    cells += [f"{100 * guarantee_of(evidence)['risk']:g} %", exits]
     for name in ("unseen", "dev"):
-        cells += _cells(one["measured"][name])
+        result = record["measured"][name]
+        cells += [f"{100 * result['differ']:.1f} %", f"{result['fewer_layers']:.2f} ×", f"{result['speedup']:.2f} ×"]
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(found: dict[str, float]) -> list[str]:
-    return [f"{100 * found['differ']:.1f} %", f"{found['fewer_layers']:.2f} ×", f"{found['speedup']:.2f} ×"]
-
-
-def _recipe(name: str, found: dict[str, Any]) -> str:
-    exits = " / ".join(f"{100 * one:.1f}" for one in found["by_exit"])
-    own = found.get("own")
-    cells = [f"{one['fewer_layers']:.2f} × ({100 * one['differ']:.1f} %)" for one in (own or {}).values()]
-    cells = cells or ["no", "no"]
-    cells += [
-        f"{found[part]['fewer_layers']:.2f} × ({100 * found[part]['differ']:.1f} %)" if part in found else "no"
-        for part in ("unseen", "dev")
+def _recipe_row(recipe: str, result: dict[str, Any]) -> str:
+    exits = " / ".join(f"{100 * score:.1f}" for score in result["by_exit"])
+    own = result.get("own") or {}
+    points = [own.get("unseen"), own.get("dev"), result.get("unseen"), result.get("dev")]
+    cells = [
+        "none" if point is None else f"{point['fewer_layers']:.2f} × ({100 * point['differ']:.1f} %)"
+        for point in points
     ]
-    return f"| `{name}` | {exits} | {' | '.join(cells)} |"
+    return f"| `{recipe}` | {exits} | {' | '.join(cells)} |"

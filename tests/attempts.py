@@ -1,4 +1,4 @@
-"""Run a command of ours in this process, judge how it ended, and see what it touched."""
+"""Run an offramp command in this process, check how it ended, and find what it changed on disk."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from typing import Any, TextIO
 
 from offramp.cli.main import main as offramp
 
-PANIC = "panicked at"  # what the tokenizers' library prints, with a stack of its own, before it raises
-NOTES = (  # what may stand above the line that says why a call failed
+PANIC = "panicked at"  # printed by the tokenizers library, with its own stack, before it raises
+NOTES = (  # log lines that may precede the error line
     "does not say what it was trained on",
-    "what was promised of it does not hold here",
-    "it was cut there",
+    "the guarantee does not hold here",
+    "was truncated",
     "texts were longer than",
     "rows used",
     "were skipped, the first",
     "is taken for",
-    "was fine-tuned on rows",
-    "has no instructions for",
-    "The old model is in",
-    "Every row was trained on before",
-    "Going on from",
+    "was fine-tuned on unknown rows",
+    "has no native",
+    "The old model stays in",
+    "All rows were used in earlier training",
+    "Resuming from",
 )
-OURS = re.compile(r"offramp( [a-z]+)?: .")  # argparse names the command, too
+OFFRAMP_LINE = re.compile(r"offramp( [a-z]+)?: .")  # argparse adds the command
 SOURCE = f"{os.sep}offramp{os.sep}"
 
 
 class TooLong(BaseException):
-    """A call that did not end; nobody may take it for an error of a file."""
+    """A call that did not end; a BaseException, so that no command catches it."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,31 @@ class Outcome:
     code: Any
     out: str
     err: str
-    trace: str = ""  # of an error that nobody caught: its kind, what it says, its innermost line
-    frames: str = ""  # the last of its stack
-    where: str = ""  # its kind and its innermost lines, ours and whose it is: alike for alike errors
+    trace: str = ""  # an uncaught exception: its type, message and innermost line
+    frames: str = ""  # its last stack frames
+    where: str = ""  # its type and innermost lines; equal for similar errors
 
-    def faults(self, codes: tuple[int, ...] = (0, 2), tells_progress: bool = False, streams: bool = False) -> list[str]:
-        """What is wrong with that ending; whoever streams may have answered before a row that cannot be read."""
-        found = [self.trace] if self.trace else []
+    def faults(self, codes: tuple[int, ...] = (0, 2), has_progress: bool = False, streams: bool = False) -> list[str]:
+        """Return what is wrong; a command that streams may print results before a row that cannot be read."""
+        faults = [self.trace] if self.trace else []
         lines = self.err.splitlines()[-1:] if PANIC in self.err else self.err.splitlines()
-        strange = [line for line in lines if not OURS.match(line)]
+        foreign = [line for line in lines if not OFFRAMP_LINE.match(line)]
         if not self.trace and self.code not in codes:
-            found.append(f"code {self.code}")
-        if strange and not (tells_progress and self.code == 0):
-            found.append(f"a line that is not ours: {strange[0]:.200}")
-        if self.code == 2 and ((self.out and not streams) or not self.err):
-            found.append("a failure that prints a result, or nothing")
+            faults.append(f"code {self.code}")
+        if foreign and not (has_progress and self.code == 0):
+            faults.append(f"a line that is not from offramp: {foreign[0]:.200}")
+        results = [line for line in self.out.splitlines() if not any(note in line for note in NOTES)]
+        if self.code == 2 and ((results and not streams) or not self.err):
+            faults.append("a failure that prints a result, or nothing")
         errors = [line for line in lines if not any(note in line for note in NOTES)]
         if self.code == 2 and len(errors) > 1:
-            found.append(f"more than one line: {self.err:.300}")
-        return found
+            faults.append(f"more than one line: {self.err:.300}")
+        return faults
 
 
 @contextmanager
 def ends_within(seconds: int) -> Iterator[None]:
-    """Stop what takes longer."""
+    """Raise `TooLong` after that time."""
 
     def stop(*_: Any) -> None:
         raise TooLong(f"it ran longer than {seconds} s")
@@ -90,7 +91,7 @@ def ends_within(seconds: int) -> Iterator[None]:
 
 
 def _output(kind: str) -> TextIO | None:
-    """Standard output as a shell may give it: kept here, on a full disk, a pipe that nobody reads, closed."""
+    """Return standard output as a shell may set it up: captured, a full disk, an unread pipe, or closed."""
     if kind == "full":
         return Path("/dev/full").open("w", encoding="utf-8")
     if kind == "closed":
@@ -109,8 +110,8 @@ def _input(content: bytes | None) -> TextIO | None:
 
 @contextmanager
 def streams(stdin: bytes | None, stdout: str) -> Iterator[tuple[TextIO | None, TextIO]]:
-    """Others in the place of the standard streams; what libraries write past Python is kept, too."""
-    before, kept = (sys.stdin, sys.stdout, sys.stderr), os.dup(2)
+    """Replace the standard streams; also captures what libraries write to file descriptor 2."""
+    before, stderr_copy = (sys.stdin, sys.stdout, sys.stderr), os.dup(2)
     out = _output(stdout)
     err = io.TextIOWrapper(tempfile.TemporaryFile(), encoding="utf-8", errors="backslashreplace", line_buffering=True)  # noqa: SIM115
     os.dup2(err.fileno(), 2)
@@ -118,13 +119,13 @@ def streams(stdin: bytes | None, stdout: str) -> Iterator[tuple[TextIO | None, T
     try:
         yield out, err
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
         sys.stdin, sys.stdout, sys.stderr = before
 
 
-def attempt(arguments: list[str], *, stdin: bytes | None = b"", stdout: str = "kept", seconds: int = 60) -> Outcome:
-    """Run a command as a shell would; `stdin` None is a closed one."""
+def attempt(arguments: list[str], *, stdin: bytes | None = b"", stdout: str = "captured", seconds: int = 60) -> Outcome:
+    """Run a command as a shell would; `stdin=None` is closed."""
     code, bug = None, None
     with streams(stdin, stdout) as (out, err):
         try:
@@ -134,19 +135,19 @@ def attempt(arguments: list[str], *, stdin: bytes | None = b"", stdout: str = "k
             code = stop.code
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # a library in Rust raises no Exception when it gives up
+        except BaseException as raised:  # a panic in a Rust library is not an Exception
             bug = raised
         try:
             if out is not None:
-                out.flush()  # as the interpreter does in the end
+                out.flush()  # as the interpreter does at exit
         except OSError as raised:
             bug = bug or raised
-    texts = [_kept(out) if stdout in ("kept", "latin-1") else "", _kept(err)]
+    texts = [_read(out) if stdout in ("captured", "latin-1") else "", _read(err)]
     _close(out)
-    return Outcome(code, *texts, *(("", "", "") if bug is None else _told(bug)))
+    return Outcome(code, *texts, *(("", "", "") if bug is None else _summarize(bug)))
 
 
-def _kept(file: Any) -> str:
+def _read(file: Any) -> str:
     file.flush()
     file.buffer.seek(0)
     return str(file.buffer.read().decode(file.encoding, "replace"))
@@ -160,40 +161,40 @@ def _close(file: TextIO | None) -> None:
         pass
 
 
-def _told(bug: BaseException) -> tuple[str, str, str]:
-    """An error in one line, its last frames, and what alike errors have in common."""
-    found: TracebackType | None = bug.__traceback__
-    stack = traceback.extract_tb(found)
+def _summarize(bug: BaseException) -> tuple[str, str, str]:
+    """Return an exception in one line, its last frames, and a key that is equal for similar exceptions."""
+    trace: TracebackType | None = bug.__traceback__
+    stack = traceback.extract_tb(trace)
     last = stack[-1]
-    ours = next((frame for frame in reversed(stack) if SOURCE in frame.filename), last)
-    said = f"{type(bug).__name__}: {' '.join(str(bug).split()):.160}"
-    at = f"{Path(ours.filename).name}:{ours.lineno} {ours.name}, {Path(last.filename).name} {last.name}"
-    frames = "".join(traceback.format_list(stack[-4:])) + said
-    return f"{said} ({last.filename}:{last.lineno})", frames, f"{type(bug).__name__} at {at}"
+    inner = next((frame for frame in reversed(stack) if SOURCE in frame.filename), last)
+    message = f"{type(bug).__name__}: {' '.join(str(bug).split()):.160}"
+    at = f"{Path(inner.filename).name}:{inner.lineno} {inner.name}, {Path(last.filename).name} {last.name}"
+    frames = "".join(traceback.format_list(stack[-4:])) + message
+    return f"{message} ({last.filename}:{last.lineno})", frames, f"{type(bug).__name__} at {at}"
 
 
-# -- what it touched -----------------------------------------------------------------------------
+# -- changes on disk -----------------------------------------------------------------------------
 
 
-def seen(root: Path) -> dict[str, str]:
-    """Everything under a folder: what it is, who may read it, and what it holds; links are not followed."""
-    found = {}
-    for place, folders, files in os.walk(root):
+def snapshot(root: Path) -> dict[str, str]:
+    """Return type, mode and content hash of everything in a folder; links are not followed."""
+    states = {}
+    for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
-            path = Path(place) / name
-            found[str(path.relative_to(root))] = _state(path)
-    return found
+            path = Path(folder) / name
+            states[str(path.relative_to(root))] = _state(path)
+    return states
 
 
 def _state(path: Path) -> str:
     if path.is_symlink():
         return f"link to {path.readlink()}"
-    about = path.lstat()
+    info = path.lstat()
     if path.is_dir():
-        return f"folder {about.st_mode:o}"
+        return f"folder {info.st_mode:o}"
     if not path.is_file():
-        return f"special {about.st_mode:o}"
+        return f"special {info.st_mode:o}"
     try:
-        return f"{about.st_mode:o} {hashlib.sha1(path.read_bytes()).hexdigest()}"
+        return f"{info.st_mode:o} {hashlib.sha1(path.read_bytes()).hexdigest()}"
     except PermissionError:
-        return f"{about.st_mode:o} {about.st_size} {about.st_mtime_ns}"
+        return f"{info.st_mode:o} {info.st_size} {info.st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""Calls of the command line, for tests."""
+"""Run the command line in tests."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from offramp.cli.main import main
 
 
 def fails(capsys, *arguments, code=2) -> str:
-    """The one line that a failing call prints."""
+    """Run a command that fails with this exit code; return the one line that it prints to standard error."""
     try:
-        ended = main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        ended = stop.code
+        exit_code = main([str(argument) for argument in arguments])
+    except SystemExit as system_exit:
+        exit_code = system_exit.code
     out, err = capsys.readouterr()
-    assert ended == code, err
+    assert exit_code == code, err
     assert out == ""
     assert err.count("\n") == 1, err
     assert "Traceback" not in err
     return err
 
 
-def answers(capsys, *arguments) -> list[dict]:
+def json_lines(capsys, *arguments) -> list[dict]:
+    """Run a command that succeeds; return the JSON lines that it prints."""
     assert main([str(argument) for argument in arguments]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

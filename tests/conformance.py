@@ -232,7 +232,7 @@ def checks_of_released(case: Case) -> Iterator[Check]:
 
 def _states(model: AdaptiveModel, batch: dict[str, Tensor]) -> Iterator[Any]:
     stepper = model.stepper
-    state = stepper.embed(Batch.of_tensors(**batch))
+    state = stepper.embed(Batch.from_tensors(**batch))
     for point in stepper.exits:
         state, _ = stepper.advance(state, point)
         yield state

@@ -1,4 +1,4 @@
-"""What an evaluation could have found, for tests of the report page."""
+"""Made-up results of an evaluation, for tests of the report page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def example(text, label, answer, score, layer):
 
 
 def texts():
-    """Easy ones and hard ones."""
+    """Easy and hard examples."""
     return {
         "easiest": [
             example("a gorgeous , witty , seductive movie .", "positive", "positive", 0.998, 1),
@@ -65,7 +65,7 @@ def model():
 
 
 def findings(metrics=("acc",), chosen=True, live=True):
-    """What an evaluation of a model of six layers could have found on SST-2."""
+    """Results of a model with six layers on SST-2."""
     metrics = list(metrics)
     policies = {
         "entropy": curve("entropy", 60, 5, metrics),
@@ -113,9 +113,7 @@ def findings(metrics=("acc",), chosen=True, live=True):
         "plain_seconds": 3.2 if live else None,
         "live_rows": 512 if live else None,
         "examples": texts(),
-        "calibration": {
-            "sentence": "On 6,737 texts set aside the risk of another answer is at most 2 % (sure to 90 %)."
-        },
+        "calibration": {"sentence": "With 90 % confidence, at most 2 % of predictions differ from the full model's."},
     }
 
 
@@ -131,14 +129,14 @@ def regression():
 
 
 def bare():
-    """The least that the schema allows."""
+    """The minimum that the schema allows."""
     results = findings(metrics=[], chosen=False, live=False)
     for name in ("oracle", "chosen", "live", "plain_seconds", "live_rows", "calibration"):
         del results[name]
     results["policies"] = {}
     results["examples"] = {"easiest": [], "hardest": []}
-    for one in results["exits"]:
-        del one["scores"], one["interval"]
+    for exit_ in results["exits"]:
+        del exit_["scores"], exit_["interval"]
     return results
 
 
@@ -151,7 +149,8 @@ def many_exits():
     ]
     for name in ("confidence", "margin", "vote", "patience-confidence", "new", "newer"):
         results["policies"][name] = curve(name, 30, 3 + len(name) / 8)
-    for one in [results["chosen"], *(one for line in results["policies"].values() for one in line)]:
-        one["mean_layers"] *= 4
+    points = [point for points in results["policies"].values() for point in points]
+    for point_ in [results["chosen"], *points]:
+        point_["mean_layers"] *= 4
     results["chosen"].update(policy="entropy:" + ",".join(["0.31"] * 25), exits=[35] * 25)
     return results

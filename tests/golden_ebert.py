@@ -14,10 +14,10 @@ from golden_case import Case, Check, claim, close, same
 from offramp import AdaptiveModel
 from offramp.core.batch import Batch
 from offramp.originals.convert import detect
-from offramp.originals.convert.ebert import PREDICTOR, _gate
-from offramp.originals.width.counting import Blocks, blocks_of, report, terms
-from offramp.originals.width.spec import width_of
-from offramp.originals.width.walk import Watch, walk
+from offramp.originals.convert.ebert import PREDICTOR, _gate_key
+from offramp.originals.width.flops import LayerFlops, flops_report, layer_flops, width_loss
+from offramp.originals.width.gated_layers import GateRecorder, run_gated_layers
+from offramp.originals.width.spec import parse_width
 
 __all__ = [
     "add_labels",
@@ -63,11 +63,11 @@ def set_width(model: AdaptiveModel, run: dict[str, Any]) -> None:
     """A run's own modes and target."""
     changes = {"heads": run["head_mask_mode"], "channels": run["ffn_mask_mode"], "target": 1 - run["sparsity_target"]}
     model.config.width = dict(model.config.width) | changes
-    width = width_of(model.config.width)
+    width = parse_width(model.config.width)
     assert width is not None and model.gates is not None
     model.gates.width = width
     for layer in range(1, model.config.num_layers + 1):
-        heads, channels = model.gates.of(layer)
+        heads, channels = model.gates.of_layer(layer)
         heads.mode, channels.mode = width.heads, width.channels
         heads.prune = channels.prune = width.prune
 
@@ -77,13 +77,13 @@ def padded(case: Case, more: int) -> dict[str, Tensor]:
     return {key: torch.nn.functional.pad(value, (0, more), value=pads.get(key, 0)) for key, value in case.batch.items()}
 
 
-def watched(model: AdaptiveModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Watch, Tensor]:
+def watched(model: AdaptiveModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, GateRecorder, Tensor]:
     """Logits, each layer's first token, what the gates said, and what rows kept."""
-    stepper, watch = model.stepper, Watch()
-    inside, states = stepper.embed(Batch.of_tensors(**batch)), []
+    stepper, watch = model.stepper, GateRecorder()
+    inside, states = stepper.embed(Batch.from_tensors(**batch)), []
     for depth in range(1, model.config.num_layers + 1):
         assert model.gates is not None
-        inside = walk(model.gates, model.config.family, model.backbone, inside, depth, watch)
+        inside = run_gated_layers(model.gates, model.config.family, model.backbone, inside, depth, watch)
         states.append(inside.hidden[:, 0])
     head = model.exits.head(model.config.num_layers)
     assert inside.kept is not None
@@ -91,7 +91,7 @@ def watched(model: AdaptiveModel, batch: dict[str, Tensor]) -> tuple[Tensor, Ten
 
 
 def with_open_gates(model: AdaptiveModel, batch: dict[str, Tensor]) -> Tensor:
-    return model.stepper.plain(Batch.of_tensors(**batch))
+    return model.stepper.full_model(Batch.from_tensors(**batch))
 
 
 def checks_of_pass(case: Case, run: str, model: AdaptiveModel, batch: dict[str, Tensor]) -> Iterator[Check]:
@@ -113,7 +113,7 @@ def checks_of_pass(case: Case, run: str, model: AdaptiveModel, batch: dict[str, 
     yield from same_masks(case, run, watch)
 
 
-def same_masks(case: Case, run: str, watch: Watch) -> Iterator[Check]:
+def same_masks(case: Case, run: str, watch: GateRecorder) -> Iterator[Check]:
     """What gates kept, exactly."""
     for name, got in (("head_mask", watch.head_masks), ("ffn_mask", watch.channel_masks)):
         if (wanted := case.take(f"{run}{name}")) is not None:
@@ -127,7 +127,7 @@ def loss_of(case: Case, model: AdaptiveModel) -> tuple[dict[str, Tensor], Tensor
     assert width is not None
     task = model.config.answer_type.loss(logits, case.inputs["labels"])
     length = case.batch["input_ids"].shape[1]
-    made = terms(kept, length, blocks_of(model.config), width.prune)
+    made = width_loss(kept, length, layer_flops(model.config), width.prune)
     parts = {"task": task, "flops": made.flops, "head": made.heads, "ffn": made.channels, "sparsity": made.sparsity}
     parts |= {"dense_flops": torch.tensor(float(made.dense)), "sparse_flops": made.sparse}
     return parts, task + width.weight * made.total if width.channels == "gumbel" else task
@@ -151,7 +151,7 @@ def ours(name: str, family: str, depth: int) -> str:
     """The original's name of a parameter as ours."""
     inner = name.removeprefix(f"{family}.")
     if PREDICTOR.fullmatch(inner):
-        return _gate(inner)
+        return _gate_key(inner)
     if name.startswith("qa_outputs."):
         return name.replace("qa_outputs.", f"exits.{depth}.classifier.")
     if inner.startswith("pooler.dense."):
@@ -195,7 +195,7 @@ def replay_noise(model: AdaptiveModel, heads: Tensor, channels: Tensor) -> None:
     """Let every gate draw what was recorded, (layers, rows, units)."""
     assert model.gates is not None
     for layer in range(1, model.config.num_layers + 1):
-        for gate, noise in zip(model.gates.of(layer), (heads[layer - 1], channels[layer - 1]), strict=True):
+        for gate, noise in zip(model.gates.of_layer(layer), (heads[layer - 1], channels[layer - 1]), strict=True):
             gate.draw = partial(recorded, noise)
 
 
@@ -244,7 +244,7 @@ def checks_of_report(case: Case, model: AdaptiveModel) -> Iterator[Check]:
     for name, got in (("head_times", heads.sum(1)), ("ffn_times", channels.sum(1))):
         if (wanted := case.take(f"report/{name}")) is not None:
             yield same(f"report/{name}", got, wanted)
-    made = report(heads.mean(1).sum(-1), channels.mean(1).sum(-1), run["length"], blocks_of(model.config), True)
+    made = flops_report(heads.mean(1).sum(-1), channels.mean(1).sum(-1), run["length"], layer_flops(model.config), True)
     for name, value in (("original_flops", made.full), ("dynamic_flops", made.dynamic), ("ratio", made.ratio)):
         if (wanted := case.take(f"report/{name}")) is not None:
             yield relative(f"report/{name}", torch.tensor(value), wanted.double())
@@ -271,12 +271,12 @@ def checks_of_ebert_flops(case: Case) -> Iterator[Check]:
     for name, run in case.about["runs"].items():
         config = run["config"]
         sizes = (config["num_hidden_layers"], config["num_attention_heads"], config["intermediate_size"])
-        blocks = Blocks(*sizes, config["hidden_size"], 64, 12, config["intermediate_size"])
+        blocks = LayerFlops(*sizes, config["hidden_size"], 64, 12, config["intermediate_size"])
         heads = case.inputs[f"{name}/head_times"].double() / run["samples"]
         times = case.inputs[f"{name}/ffn_kept_per_layer"].double()  # of each of a layer's channels
         channels = times / run["samples"] * config["intermediate_size"]
         for length in run["lengths"]:
-            made = report(heads.sum(-1), channels, length, blocks, True)
+            made = flops_report(heads.sum(-1), channels, length, blocks, True)
             numbers = {
                 "original_flops": made.full,
                 "dynamic_flops": made.dynamic,

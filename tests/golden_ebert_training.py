@@ -14,7 +14,7 @@ from golden_case import Case, Check, close
 from golden_ebert import add_labels, ours, relative, replay_noise, same_masks, set_width, take_logits, watched
 from golden_training import GoldenTrainer, Rows, stack
 from offramp import AdaptiveModel
-from offramp.training.recipes import Stage, make
+from offramp.training.recipes import Stage, make_recipe
 from offramp.training.trainer import LossSettings
 
 __all__ = ["checks_of_ebert_training"]
@@ -69,7 +69,7 @@ def trained(case: Case, name: str, run: dict[str, Any], model: AdaptiveModel) ->
     assert width is not None
     options = {"faithful": True, "target_ratio": width.target, "loss_lambda": float(run["loss_lambda"])}
     options |= {"head_mode": width.heads, "ffn_mode": width.channels, "predictor_lr": run["predictor_lr"]}
-    recipe = make("ebert", options | {"freeze_predictor": True})
+    recipe = make_recipe("ebert", options | {"freeze_predictor": True})
     _, both, frozen = recipe.stages(model.config, None)
     stage: Stage = frozen if run["freeze_predictor"] else both
     arguments = TrainingArguments(

@@ -14,7 +14,7 @@ from offramp.originals.convert import detect
 from offramp.originals.convert.checkpoint import ConvertOptions
 from offramp.training.recipes.losses import (
     BatchOutputs,
-    by_depth,
+    depth_weighted,
     distillation,
     early_exits,
     joint,
@@ -55,7 +55,7 @@ def losses_of(case: Case, static: str | None) -> dict[str, Loss]:
             "raw": last_exit,
             "only_highway": early_exits,
             "all": joint,
-            "weight-linear": by_depth,
+            "weight-linear": depth_weighted,
             "limit-2": lambda o: o.loss(2),
             "alternate-even": last_exit,
             "alternate-odd": joint,
@@ -65,7 +65,7 @@ def losses_of(case: Case, static: str | None) -> dict[str, Loss]:
             "alternate-lte-odd": lambda o: early_exits(o) + lte(o),
             "alternate-lte-even-two-rows": lambda o: last_exit(o) + lte(o),
         }
-    return {"weighted": by_depth} if kind == "pabee" else {"sum": joint}
+    return {"weighted": depth_weighted} if kind == "pabee" else {"sum": joint}
 
 
 def outputs_of(model: AdaptiveModel, case: Case, rows: int | None = None) -> BatchOutputs:

@@ -16,7 +16,7 @@ from transformers import BertTokenizer
 from golden_case import Case, Check, claim, same
 from offramp.answers.span_scores import squad_scores
 from offramp.data.questions import Question, read_squad
-from offramp.originals.squad.answers import Rules, answers_of, write_answers
+from offramp.originals.squad.answers import SquadOptions, decode_answers, write_predictions
 from offramp.originals.squad.features import Window, all_windows
 
 __all__ = ["checks_of_squad_post"]
@@ -35,10 +35,10 @@ def checks_of_squad_post(case: Case) -> Iterator[Check]:
         yield from checks_of_windows(case, split, windows[split])
     starts, ends = (case.inputs[key].numpy() for key in ("start_logits", "end_logits"))
     for name, run in case.about["runs"].items():
-        rules = Rules(**{key: run[key] for key in SETTINGS})
+        rules = SquadOptions(**{key: run[key] for key in SETTINGS})
         with tempfile.TemporaryDirectory() as folder:
-            answers = answers_of(questions, windows["dev"], starts, ends, tokenizer, rules)
-            written = write_answers(Path(folder), answers, name)
+            answers = decode_answers(questions, windows["dev"], starts, ends, tokenizer, rules)
+            written = write_predictions(Path(folder), answers, name)
             yield from checks_of_files(case, written, run["files"])
         yield from checks_of_scores(name, questions, answers.predictions, run["scores"])
 

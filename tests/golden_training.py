@@ -20,12 +20,12 @@ from golden_case import Case, Check, close
 from offramp import AdaptiveModel
 from offramp.originals.convert import detect
 from offramp.originals.convert.checkpoint import ConvertOptions
-from offramp.training.recipes import Recipe, Stage, make
+from offramp.training.recipes import Recipe, Stage, make_recipe
 from offramp.training.trainer import ExitTrainer, LossSettings
 
 __all__ = ["REMAINDER", "checks_of_training", "names_in_checkpoint"]
 
-# a difference that docs/architecture.md declares
+# a difference that docs/explanation/decisions.md declares
 REMAINDER = "batches left at an epoch's end are an update of their own; the original's leak into the next epoch"
 
 
@@ -135,11 +135,11 @@ def chosen(case: Case, name: str, run: dict[str, Any]) -> tuple[Recipe, int]:
     options = {key: run[key] for key in ("gamma", "temperature") if key in run} | {"faithful": True}
     kind = case.about["kind"]
     if kind == "deebert":
-        return make("deebert-sd" if "gamma" in run else "deebert", options), int(name.removeprefix("stage")) - 1
+        return make_recipe("deebert-sd" if "gamma" in run else "deebert", options), int(name.removeprefix("stage")) - 1
     if kind == "romebert":
         if "gr" not in run:
-            return make("romebert-sd", options), 0
-        return make("romebert-sd-gr", options | {"reference": run["gr"].split()[-1]}), 0
+            return make_recipe("romebert-sd", options), 0
+        return make_recipe("romebert-sd-gr", options | {"reference": run["gr"].split()[-1]}), 0
     if kind == "berxit":
         recipes = {
             "all": "joint",
@@ -149,8 +149,8 @@ def chosen(case: Case, name: str, run: dict[str, Any]) -> tuple[Recipe, int]:
             "weight-linear": "pabee",
             "raw": "deebert",
         }
-        return make(recipes[run["strategy"]], options), 0
-    return make("static" if name == "static" else kind, options), 0
+        return make_recipe(recipes[run["strategy"]], options), 0
+    return make_recipe("static" if name == "static" else kind, options), 0
 
 
 def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, Any], case: Case) -> GoldenTrainer:
@@ -181,9 +181,9 @@ def trained(model: AdaptiveModel, recipe: Recipe, number: int, run: dict[str, An
             use_cpu=True,
         )
         data = Rows(case.batch | {"labels": case.inputs["labels"]}, rows_of(case, run))
-        weighing = LossSettings(group_by_length=False)
+        loss_settings = LossSettings(group_by_length=False)
         trainer = GoldenTrainer(
-            model, recipe, stage, weighing, args=arguments, train_dataset=data, data_collator=stack, callbacks=[]
+            model, recipe, stage, loss_settings, args=arguments, train_dataset=data, data_collator=stack, callbacks=[]
         )
         trainer.train()
     return trainer

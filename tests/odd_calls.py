@@ -1,4 +1,4 @@
-"""Calls with odd options and odd places to write to, made by seed from what each command declares."""
+"""Random calls by seed, with odd options and odd output paths, from the options that each command declares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = """
     0.1,0.2,0.3 1,2,3,4 0.1,nan ² ½ ١ 1_000 0x10 1.0 --1
 """
 WORDS = "True none None null [] {} x é 💥 - -- -x --overwrite * $HOME %s %(prog)s {0} \\ ' \" a,b a,a :"
-PLACES = """
+PATHS = """
     . .. model data data/texts.txt data/dev.csv no/such run neighbour neighbour.txt glue glue/SST-2/dev.tsv begun
     encoder model/config.json trace.safetensors reference.csv config.yaml
 """
@@ -35,7 +35,7 @@ NAMED = """
 VALUES = {
     "numbers": [*NUMBERS.split(), "9" * 30, "9" * 5000, "1 2", " 1"],
     "words": [*WORDS.split(), "", " ", "\t", "a\nb", "a\u2028b", "\udcff", "x" * 300, "x" * 5000],
-    "places": PLACES.split(),
+    "paths": PATHS.split(),
     "policies": POLICIES.split(),
     "named": NAMED.split(),
 }
@@ -43,20 +43,19 @@ VALUES = {
 
 @cache
 def options_of(command: str) -> list[argparse.Action]:
-    """Every option that a command declares."""
+    """Return every option of a command."""
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(f"offramp.cli.{command}").add_arguments(parser)
     return [action for action in parser._actions if action.option_strings]
 
 
 def _value(action: argparse.Action, chance: random.Random) -> str:
-    """A value that fits more often than not, as far as the option tells."""
+    """Return a value that mostly fits the option."""
     if action.choices and chance.random() < 0.7:
         return str(chance.choice([*action.choices]))
-    there = VALUES["places"]
-    usual = {"policy": VALUES["policies"], "output": ["out", "-", *there]} | dict.fromkeys(
-        ("config", "trace", "file"), there
-    )
+    paths = VALUES["paths"]
+    usual = {"policy": VALUES["policies"], "output": ["out", "-", *paths]}
+    usual |= dict.fromkeys(("config", "trace", "file"), paths)
     if action.dest in usual and chance.random() < 0.7:
         return chance.choice(usual[action.dest])
     if action.type is not None and chance.random() < 0.7:
@@ -67,7 +66,7 @@ def _value(action: argparse.Action, chance: random.Random) -> str:
 def _option(action: argparse.Action, chance: random.Random) -> list[str]:
     name = chance.choice(action.option_strings)
     if chance.random() < 0.04 and len(name) > 5:
-        name = name[:-2]  # argparse takes what can be meant
+        name = name[:-2]  # argparse accepts an unambiguous prefix
     if action.nargs == 0:
         return [name] if chance.random() < 0.95 else [f"{name}=x"]
     if chance.random() < 0.04:
@@ -77,26 +76,26 @@ def _option(action: argparse.Action, chance: random.Random) -> list[str]:
 
 
 def odd_options(chance: random.Random) -> list[str]:
-    """A call with a few options that may be anything, and at times without what it needs."""
+    """Return a call with a few random options, sometimes without a required argument."""
     command = chance.choice([*USUAL, "predict", "evaluate", "calibrate", "train", "compare"])
     call = list(USUAL[command])
     for action in chance.choices(options_of(command), k=chance.choice([1, 1, 1, 2, 2, 3])):
         call += _option(action, chance)
-    kind = chance.random()
-    if kind < 0.05:
+    change = chance.random()
+    if change < 0.05:
         del call[chance.randrange(1, len(call))]
-    elif kind < 0.08:
+    elif change < 0.08:
         call.insert(chance.randrange(1, len(call) + 1), chance.choice(["--", "stray", "", "-", "--strange", "-h"]))
-    elif kind < 0.1:
+    elif change < 0.1:
         call[0] = chance.choice(["", "Predict", "predcit", "-x", "--version", "--help", "a\nb", "\udcff", "--"])
-    elif kind < 0.14 and len(call) > 1:
-        call[1] = chance.choice([*VALUES["places"], *VALUES["words"]])
+    elif change < 0.14 and len(call) > 1:
+        call[1] = chance.choice([*VALUES["paths"], *VALUES["words"]])
     if command == "train":
         call += ONE_STEP
     return call
 
 
-# -- where a result goes -------------------------------------------------------------------------
+# -- output paths -------------------------------------------------------------------------
 
 
 def _link(name: str, target: str) -> str:
@@ -119,7 +118,7 @@ def _file(name: str, mode: int = 0o644) -> str:
 
 
 def _pipe(name: str) -> str:
-    """A named pipe with somebody who reads it."""
+    """Make a named pipe with a reader."""
     os.mkfifo(name)
     os.open(name, os.O_RDONLY | os.O_NONBLOCK)
     return name
@@ -135,11 +134,11 @@ TARGETS: dict[str, Callable[[], str]] = {
     "a file": lambda: _file("there.jsonl"),
     "a file that is read-only": lambda: _file("there.jsonl", 0o444),
     "an empty folder": lambda: _folder("there"),
-    "others' folder": lambda: "neighbour",
-    "a folder of ours with one of others'": lambda: _folder("there", "config.json", "results.json", "thesis.tex"),
-    "a folder that looks like ours": lambda: _folder("there", "config.json", "README.md"),
+    "a folder of the user": lambda: "neighbour",
+    "an offramp folder with a file of the user": lambda: _folder("there", "config.json", "results.json", "thesis.tex"),
+    "a folder that looks like offramp's": lambda: _folder("there", "config.json", "README.md"),
     "an earlier run": lambda: "run",
-    "a run that was stopped": lambda: "begun",
+    "an interrupted run": lambda: "begun",
     "the model": lambda: "model",
     "another model": lambda: "multi",
     "the encoder": lambda: "encoder",
@@ -162,8 +161,8 @@ TARGETS: dict[str, Callable[[], str]] = {
     "under a file": lambda: "neighbour.txt/out",
     "under nothing": lambda: "no/such/out",
     "in a folder to read only": lambda: _under(_folder("locked", mode=0o555), "out"),
-    "in a folder for nobody": lambda: _under(_folder("locked", mode=0), "out"),
-    "a folder for nobody": lambda: _folder("locked", "x", mode=0),
+    "in a folder without permissions": lambda: _under(_folder("locked", mode=0), "out"),
+    "a folder without permissions": lambda: _folder("locked", "x", mode=0),
     "a named pipe": lambda: _pipe("pipe"),
     "with spaces": lambda: "my own result",
     "with other letters": lambda: "résultat 💥.jsonl",
@@ -182,7 +181,7 @@ TARGETS: dict[str, Callable[[], str]] = {
     "a dash": lambda: "-",
     "a hidden one": lambda: ".out",
 }
-DEVICES = {"nowhere": "/dev/null", "a full disk": "/dev/full"}
+DEVICES = {"the null device": "/dev/null", "a full disk": "/dev/full"}
 GLUE = ["predict", "model", "glue/SST-2/dev.tsv", "--format", "glue", "--task", "sst-2"]
 WRITERS: dict[str, list[str]] = {
     "predict": USUAL["predict"],
@@ -201,7 +200,7 @@ WRITERS: dict[str, list[str]] = {
 
 
 def odd_output(chance: random.Random) -> tuple[list[str], str, str]:
-    """A call that writes to an odd place, that place, and how it came about."""
+    """Return a call that writes to an odd path, the path, and a description."""
     writer = chance.choice([*WRITERS])
     kind = chance.choice([*TARGETS])
     target = TARGETS[kind]()

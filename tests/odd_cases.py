@@ -1,4 +1,4 @@
-"""Cases by seed: a call, what it may write, and how its input came about."""
+"""Random cases by seed: a call, the files it may write, and a description of its input."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from tests.odd_calls import odd_options, odd_output
 from tests.odd_world import EVALUATE, MODELS, ONE_STEP, USUAL, model_of
 from tests.tampering import edit_json, tamper_json, tamper_model, tamper_settings, tamper_trace, tear
 
-CALIBRATED = ("config.json", "calibration.json", "README.md")  # what calibrate replaces in a model
+CALIBRATED = ("config.json", "calibration.json", "README.md")  # files that calibrate replaces in a model
 
 
 @dataclass
 class Case:
-    """A call in the world."""
+    """A call in the fuzzing folder."""
 
     arguments: list[str]
-    told: str
-    writes: list[str] = field(default_factory=list)  # what it may touch if it ends well
+    description: str
+    writes: list[str] = field(default_factory=list)  # paths that it may change if it succeeds
     stdin: bytes | None = b""
-    stdout: str = "kept"
+    stdout: str = "captured"
     seconds: int = 60
-    rows: int | None = None  # that it is about, if it takes what it was given
+    rows: int | None = None  # expected number of rows, if it accepts its input
 
     @property
     def command(self) -> str:
-        """Its verb."""
+        """Name of the command."""
         return self.arguments[0] if self.arguments else ""
 
 
 def outputs(arguments: list[str]) -> list[str]:
-    """What a call names to be written to; of calibrate also parts of its model."""
-    found = []
-    for place, part in enumerate(arguments):
+    """Return the outputs of a call; for calibrate also files of its model."""
+    paths = []
+    for index, part in enumerate(arguments):
         name, _, value = part.partition("=")
         if name.startswith("-o") and not name.startswith("--"):
-            found.append(name[2:] or (arguments[place + 1 : place + 2] or [""])[0])
+            paths.append(name[2:] or (arguments[index + 1 : index + 2] or [""])[0])
         elif len(name) > 4 and ("--output".startswith(name) or "--trace".startswith(name)):
-            found.append(value if "=" in part else (arguments[place + 1 : place + 2] or [""])[0])
+            paths.append(value if "=" in part else (arguments[index + 1 : index + 2] or [""])[0])
     if arguments[:1] == ["calibrate"]:
-        found += [f"{model}/{name}" for model in arguments[1:] if model in MODELS for name in CALIBRATED]
-    nowhere = ("", "-") if arguments[:1] == ["predict"] else ("",)
-    return [one for one in found if one not in nowhere]
+        paths += [f"{model}/{name}" for model in arguments[1:] if model in MODELS for name in CALIBRATED]
+    ignored = ("", "-") if arguments[:1] == ["predict"] else ("",)
+    return [path for path in paths if path not in ignored]
 
 
 # -- data ----------------------------------------------------------------------------------------
 
 
 def _reading(dirty: Dirty, chance: random.Random, *, labels: bool = True, formats: bool = True) -> list[str]:
-    """Options about how a file is read, that may be wrong."""
-    found: list[str] = []
+    """Return reading options that may be wrong."""
+    options: list[str] = []
     names = [*dirty.columns, "text", "label", "no,perhaps,yes", "1", "x", ""]
     if formats and chance.random() < 0.15:
-        found += ["--input-format", chance.choice([*FORMATS, "parquet"])]
+        options += ["--input-format", chance.choice([*FORMATS, "parquet"])]
     if formats and chance.random() < 0.1:
-        found.append("--no-header")
+        options.append("--no-header")
     for option in ("--text-column", "--pair-column", *(["--label-column"] if labels else [])):
         if chance.random() < 0.12:
-            found += [option, chance.choice(names)]
-    return found
+            options += [option, chance.choice(names)]
+    return options
 
 
 def _rows(dirty: Dirty, call: list[str]) -> int | None:
@@ -70,7 +70,7 @@ def _rows(dirty: Dirty, call: list[str]) -> int | None:
 
 
 def data_predict(chance: random.Random) -> Case:
-    """Texts to answer."""
+    """Texts to predict."""
     dirty = write_dirty(Path.cwd() / "dirty", chance)
     call = ["predict", model_of(chance), dirty.name, *_reading(dirty, chance, labels=False)]
     if chance.random() < 0.4:
@@ -89,8 +89,8 @@ def data_evaluate(chance: random.Random, labels: str = "usual") -> Case:
 def data_calibrate(chance: random.Random, labels: str = "usual") -> Case:
     """Rows to calibrate on."""
     dirty = write_dirty(Path.cwd() / "dirty", chance, labels)
-    wish = chance.choice([["--risk", "0.4"], ["--speedup", "1.5"], ["--risk-type", "accuracy", "--risk", "0.4"]])
-    call = ["calibrate", model_of(chance), "--file", dirty.name, *wish, *_reading(dirty, chance)]
+    goal = chance.choice([["--risk", "0.4"], ["--speedup", "1.5"], ["--risk-type", "accuracy", "--risk", "0.4"]])
+    call = ["calibrate", model_of(chance), "--file", dirty.name, *goal, *_reading(dirty, chance)]
     call += ["--temperature"] if chance.random() < 0.1 else []
     return Case(call, dirty.told)
 
@@ -113,17 +113,17 @@ def data_train(chance: random.Random, labels: str = "usual") -> Case:
 
 
 def data_of_a_task(chance: random.Random) -> Case:
-    """A file in place of a known task's, to evaluate on, to train on, to submit; or a reference curve."""
+    """A file instead of a known task's, to evaluate, to train or to submit; or a reference curve."""
     official = {"sst-2": "glue/SST-2/dev.tsv", "elue-sst-2": "glue/SST-2/dev.tsv"}
     task = chance.choice([*official] * 5 + ["mnli", "sts-b", "cola", "elue-mrpc", "qqp"])
     if task in official and chance.random() < 0.8:
-        name, told = mangled(Path(official[task]), chance)
+        name, description = mangled(Path(official[task]), chance)
     else:
         dirty = write_dirty(Path.cwd() / "dirty", chance)
-        name, told = dirty.name, dirty.told
+        name, description = dirty.name, dirty.told
     if chance.random() < 0.15:
-        name, told = mangled(Path("reference.csv"), chance)
-        return Case(["compare", "run", "other-run", "--elue-reference", name], told)
+        name, description = mangled(Path("reference.csv"), chance)
+        return Case(["compare", "run", "other-run", "--elue-reference", name], description)
     both, suite = ["--train-file", name, "--dev-file", name], "elue" if task.startswith("elue") else "glue"
     call = chance.choice(
         [
@@ -133,27 +133,27 @@ def data_of_a_task(chance: random.Random) -> Case:
             ["train", "encoder", "--task", task, *both, "--cpu", *ONE_STEP],
         ]
     )
-    return Case(call + ([] if call[0] == "calibrate" else ["--output", "out"]), f"{task}: {told}")
+    return Case(call + ([] if call[0] == "calibrate" else ["--output", "out"]), f"{task}: {description}")
 
 
 def label_columns(chance: random.Random) -> Case:
-    """Labels of every odd kind, mostly to train on."""
+    """Odd labels, mostly to train on."""
     return chance.choice([data_train, data_train, data_train, data_evaluate, data_calibrate])(chance, "odd")
 
 
-# -- calls, places, streams ----------------------------------------------------------------------
+# -- calls, outputs, streams ----------------------------------------------------------------------
 
 
 def options(chance: random.Random) -> Case:
-    """Options that may be anything."""
+    """Random options."""
     call = odd_options(chance)
     return Case(call, "", stdin=chance.choice([b"", b"good film\n", None]))
 
 
-def places(chance: random.Random) -> Case:
-    """Odd places to write to."""
-    call, target, told = odd_output(chance)
-    return Case(call, told, writes=[target])
+def odd_outputs(chance: random.Random) -> Case:
+    """Odd output paths."""
+    call, target, description = odd_output(chance)
+    return Case(call, description, writes=[target])
 
 
 def standard_streams(chance: random.Random) -> Case:
@@ -168,75 +168,75 @@ def standard_streams(chance: random.Random) -> Case:
         dirty.kind,
         *_reading(dirty, chance, labels=False, formats=False),
     ]
-    stdout = chance.choice(["kept"] * 3 + ["full", "closed", "unread", "latin-1"])
-    if stdout != "kept":
+    stdout = chance.choice(["captured"] * 3 + ["full", "closed", "unread", "latin-1"])
+    if stdout != "captured":
         call = chance.choice(
             [call, *(list(USUAL[name]) for name in USUAL), ["--help"], ["--version"], ["info", "no/such"]]
         )
     return Case(call, f"{dirty.told}, standard output {stdout}", stdin=content, stdout=stdout)
 
 
-# -- what was tampered with ----------------------------------------------------------------------
+# -- tampered files ----------------------------------------------------------------------
 
 
 def tampered_model(chance: random.Random) -> Case:
     """A model folder."""
-    told = tamper_model(Path("model"), chance)
+    description = tamper_model(Path("model"), chance)
     call = list(USUAL[chance.choice(["info", "predict", "predict", "calibrate", "evaluate"])])
     if call[0] == "calibrate" and chance.random() < 0.5:
         call = ["calibrate", "model", "--risk", "0.3"]
-    return Case(call, told)
+    return Case(call, description)
 
 
 def tampered_backbone(chance: random.Random) -> Case:
     """An encoder to train, or a model to train on; an original to convert."""
     folder = chance.choice(["encoder", "encoder", "model", "checkpoint"])
     if folder == "model":
-        told = tamper_model(Path(folder), chance)
+        description = tamper_model(Path(folder), chance)
     else:
         file = chance.choice(sorted(Path(folder).iterdir()))
         edits = file.suffix == ".json" and chance.random() < 0.8
-        told = f"{file.name} {edit_json(file, chance) if edits else tear(file, chance)}"
+        description = f"{file.name} {edit_json(file, chance) if edits else tear(file, chance)}"
     if folder == "checkpoint":
-        return Case(list(USUAL["convert"]), told)
+        return Case(list(USUAL["convert"]), description)
     call = list(USUAL["train"])
     call[1] = folder
-    return Case(call, f"{folder}: {told}")
+    return Case(call, f"{folder}: {description}")
 
 
 def tampered_trace(chance: random.Random) -> Case:
     """A trace."""
-    told = tamper_trace(Path("trace.safetensors"), chance)
+    description = tamper_trace(Path("trace.safetensors"), chance)
     call = [*USUAL[chance.choice(["evaluate", "calibrate"])], "--trace", "trace.safetensors"]
-    return Case(call, told)
+    return Case(call, description)
 
 
 def tampered_results(chance: random.Random) -> Case:
     """Results."""
-    told = tamper_json(Path("other-run/results.json"), chance)
+    description = tamper_json(Path("other-run/results.json"), chance)
     more = chance.choice(
         [[], ["--policy", "layer"], ["--policy", "patience", "-o", "out"], ["--elue-reference", "reference.csv"]]
     )
-    return Case([*USUAL["compare"], *more], told)
+    return Case([*USUAL["compare"], *more], description)
 
 
 def tampered_settings(chance: random.Random) -> Case:
     """A file of options for train."""
-    told = tamper_settings(Path("config.yaml"), chance)
-    return Case(["train", "--config", "config.yaml", "--output", "out", *ONE_STEP], told)
+    description = tamper_settings(Path("config.yaml"), chance)
+    return Case(["train", "--config", "config.yaml", "--output", "out", *ONE_STEP], description)
 
 
 def tampered_run(chance: random.Random) -> Case:
-    """A run to go on with."""
+    """An interrupted run to resume."""
     files = [path for path in sorted(Path("begun").rglob("*")) if path.is_file()]
     file = chance.choice(files)
-    told = (
+    description = (
         f"{file}: {edit_json(file, chance) if file.suffix == '.json' and chance.random() < 0.6 else tear(file, chance)}"
     )
-    return Case(["train", "--config", "config.yaml", "--resume"], told, writes=["begun"])
+    return Case(["train", "--config", "config.yaml", "--resume"], description, writes=["begun"])
 
 
-KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {  # with their shares
+KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {  # name → weight and function
     "data to predict": (17, data_predict),
     "data to evaluate": (8, data_evaluate),
     "data to calibrate": (8, data_calibrate),
@@ -244,7 +244,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {  # with their 
     "data of a task": (5, data_of_a_task),
     "labels": (11, label_columns),
     "options": (22, options),
-    "places": (14, places),
+    "outputs": (14, odd_outputs),
     "streams": (5, standard_streams),
     "tampered model": (4, tampered_model),
     "tampered backbone": (3, tampered_backbone),
@@ -256,8 +256,8 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {  # with their 
 
 
 def draw(chance: random.Random, kind: str | None = None) -> tuple[str, Case]:
-    """A case of some kind, its files written into the current folder."""
-    kind = kind or chance.choices([*KINDS], [share for share, _ in KINDS.values()])[0]
+    """Return a random case; its files are written to the current folder."""
+    kind = kind or chance.choices([*KINDS], [weight for weight, _ in KINDS.values()])[0]
     case = KINDS[kind][1](chance)
     case.writes += outputs(case.arguments)
     return kind, case

@@ -1,4 +1,4 @@
-"""The pages in docs/ as tests read them: parts, blocks, commands, tables; and commands made quick."""
+"""Parse the pages in docs/ for tests: sections, code blocks, commands, tables; and shorten training commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from offramp.cli.main import COMMANDS
 
 DOCS = Path(__file__).parent.parent / "docs"
-# for one small step of a tiny encoder, where a page does not say otherwise
-QUICK = {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"}
+# for one small step of a tiny encoder, unless the page sets the option
+FAST_OPTIONS = {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"}
 
 
 def read(name: str) -> str:
@@ -20,18 +20,18 @@ def read(name: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """A page's parts by their titles."""
+    """Return a page's sections by title."""
     _, *parts = text.split("\n## ")
-    return {title: part for title, _, part in (part.partition("\n") for part in parts)}
+    return {title: section for title, _, section in (part.partition("\n") for part in parts)}
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """Fenced blocks with their languages, in their order."""
+    """Return the fenced code blocks as (language, content), in order."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[list[str]]:
-    """The commands of a text's shell blocks, in their order, without `offramp` itself."""
+    """Return the commands of a text's shell blocks, in order, without the word `offramp`."""
     shell = "".join(block for language, block in blocks(text) if language == "sh").replace("\\\n", " ")
     lines = [shlex.split(line) for line in shell.splitlines()]
     assert all(line[0] == "offramp" for line in lines)
@@ -42,15 +42,15 @@ def option(command: list[str], name: str) -> str:
     return command[command.index(name) + 1]
 
 
-def quick(command: list[str]) -> list[str]:
-    """A training that takes a second; other commands as they are."""
+def shortened(command: list[str]) -> list[str]:
+    """Return a training command that takes a second; other commands unchanged."""
     if command[0] != "train":
         return command
-    return command + [word for name, value in QUICK.items() if name not in command for word in (name, value)]
+    return command + [word for name, value in FAST_OPTIONS.items() if name not in command for word in (name, value)]
 
 
 def known_options() -> set[str]:
-    """Every option that one of the commands has."""
+    """Return the options of all commands."""
     known = set()
     for name in COMMANDS:
         parser = argparse.ArgumentParser()
@@ -60,11 +60,11 @@ def known_options() -> set[str]:
 
 
 def table(text: str, first: str) -> list[list[str]]:
-    """The cells of the table whose first column has that title, without its head."""
+    """Return the cells of the table whose first column has that title, without its header."""
     lines = text[text.index(f"\n| {first} |") + 1 :].split("\n\n")[0].splitlines()
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
 def codes(text: str) -> list[str]:
-    """What stands between backticks."""
+    """Return the inline code of a text."""
     return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))

@@ -1,6 +1,6 @@
-"""Programs in processes of their own, forked from one that has loaded the libraries: a start costs no imports.
+"""Programs in separate processes, forked from a server that has imported the libraries, so they start fast.
 
-Whoever needs a fresh interpreter (what an import loads, what is left to do at its end) starts one instead.
+Tests that need a fresh interpreter (about imports or shutdown) start one themselves.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ CONTEXT.set_forkserver_preload(
 
 
 @dataclass
-class Ended:
-    """What is left of a program; a signal's number is a negative code, as in `subprocess`."""
+class Completed:
+    """A finished program; as in `subprocess`, a negative code is the signal that killed it."""
 
     code: int
     stdout: str
     stderr: str
 
 
-def run(*calls: tuple[Any, ...]) -> list[Ended]:
-    """Run functions, each given with its arguments, side by side until all have ended; what they return is the code."""
-    started, pipes = [], []
-    for work, *arguments in calls:
-        (told, stdout), (complained, stderr) = CONTEXT.Pipe(duplex=False), CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=_begin, args=(work, arguments, stdout, stderr))
+def run(*calls: tuple[Any, ...]) -> list[Completed]:
+    """Run `(function, *arguments)` calls in parallel until all have finished; each returns its exit code."""
+    processes, pipes = [], []
+    for function, *arguments in calls:
+        (stdout_reader, stdout), (stderr_reader, stderr) = CONTEXT.Pipe(duplex=False), CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_run_child, args=(function, arguments, stdout, stderr))
         process.start()
         stdout.close()
         stderr.close()
-        started.append(process)
-        pipes += [told, complained]
+        processes.append(process)
+        pipes += [stdout_reader, stderr_reader]
     with ThreadPoolExecutor(len(pipes)) as pool:
         texts = list(pool.map(_read, pipes))
-    for process in started:
+    for process in processes:
         process.join()
-    return [Ended(process.exitcode, *texts[2 * i : 2 * i + 2]) for i, process in enumerate(started)]
+    return [Completed(process.exitcode, *texts[2 * i : 2 * i + 2]) for i, process in enumerate(processes)]
 
 
-def offramp(arguments: list[str], before: Callable[..., None] | None = None, *given: Any) -> int:
-    """The command line, behind something that is done first."""
+def offramp(arguments: list[str], before: Callable[..., None] | None = None, *before_args: Any) -> int:
+    """Run the command line, after calling `before(*before_args)`."""
     from offramp.cli.main import main
 
     if before is not None:
-        before(*given)
+        before(*before_args)
     return main([str(argument) for argument in arguments])
 
 
-def _begin(work: Callable[..., int], arguments: list[Any], stdout: Connection, stderr: Connection) -> None:
+def _run_child(function: Callable[..., int], arguments: list[Any], stdout: Connection, stderr: Connection) -> None:
     gc.freeze()
     os.dup2(stdout.fileno(), 1)
     os.dup2(stderr.fileno(), 2)
     stdout.close()
     stderr.close()
-    sys.exit(work(*arguments))
+    sys.exit(function(*arguments))
 
 
-def _read(end: Connection) -> str:
-    with open(end.fileno(), "rb", closefd=False) as file:
+def _read(connection: Connection) -> str:
+    with open(connection.fileno(), "rb", closefd=False) as file:
         text = file.read().decode()
-    end.close()
+    connection.close()
     return text

@@ -1,4 +1,4 @@
-"""Small labelled data in the words of the tiny tokenizer, and quick runs over them, for tests of training."""
+"""Small labelled data in the words of the tiny tokenizer, and settings of fast training runs, for tests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from safetensors.torch import load_file
 from offramp.training.settings import Settings
 from tests.tiny import WORDS
 
-QUICK = {"batch_size": 8, "learning_rate": 5e-3, "epochs": 1, "warmup": 0.0, "max_length": 16, "cpu": True}
+FAST = {"batch_size": 8, "learning_rate": 5e-3, "epochs": 1, "warmup": 0.0, "max_length": 16, "cpu": True}
 
 FILLER = [word for word in WORDS if word not in ("good", "bad", "lovely", "dull")]
 
 
 def rows(count: int, seed: int = 0) -> list[tuple[str, int]]:
-    """Sentences that are 1 with a good word in them and 0 with a bad one; every second of each."""
-    chance = random.Random(seed)
-    made = []
+    """Sentences with label 1 if they contain a good word and 0 if a bad one, alternating."""
+    rng = random.Random(seed)
+    examples = []
     for index in range(count):
         label = index % 2
-        words = chance.choices(FILLER, k=chance.randint(2, 9))
-        words.insert(chance.randint(0, len(words)), chance.choice(["good", "lovely"] if label else ["bad", "dull"]))
-        made.append((f"{' '.join(words)} {index}", label))
-    return made
+        words = rng.choices(FILLER, k=rng.randint(2, 9))
+        words.insert(rng.randint(0, len(words)), rng.choice(["good", "lovely"] if label else ["bad", "dull"]))
+        examples.append((f"{' '.join(words)} {index}", label))
+    return examples
 
 
 def write_glue(folder: Path, train: int = 48, dev: int = 12) -> Path:
@@ -50,8 +50,8 @@ def write_sts(folder: Path, train: int = 48, dev: int = 12) -> Path:
 
 
 def settings(encoder, glue, output, **changes) -> Settings:
-    """A run of a few seconds."""
-    values = {"backbone": str(encoder), "output": str(output), "task": "sst-2", "data_dir": str(glue)} | QUICK
+    """Settings of a training run of a few seconds."""
+    values = {"backbone": str(encoder), "output": str(output), "task": "sst-2", "data_dir": str(glue)} | FAST
     return Settings(**values | changes)
 
 

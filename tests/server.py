@@ -1,4 +1,4 @@
-"""A real server in a process of its own, for tests."""
+"""A real server in a separate process, for tests."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Served:
-    """Where it listens, and its process."""
+class Server:
+    """A server's URL and process."""
 
     url: str
     process: Any
 
-    def end(self, kind: int = signal.SIGTERM, wait: float = 30) -> int:
-        self.process.send_signal(kind)
+    def stop(self, signal_number: int = signal.SIGTERM, wait: float = 30) -> int:
+        self.process.send_signal(signal_number)
         return int(self.process.wait(wait))
 
 
 @contextmanager
-def served(*arguments: Any, port: str = "0") -> Iterator[Served]:
-    """`offramp serve …` on a free port, ready."""
+def run_server(*arguments: Any, port: str = "0") -> Iterator[Server]:
+    """Run `offramp serve …` on a free port; yield it when it is ready."""
     command = [sys.executable, "-m", "offramp", "serve", *map(str, arguments), "--port", port]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     try:
         line = process.stdout.readline()
-        found = re.search(r"http://\S+:\d+", line)
-        assert found, line + process.stderr.read()
-        one = Served(found[0], process)
+        url = re.search(r"http://\S+:\d+", line)
+        assert url, line + process.stderr.read()
+        server = Server(url[0], process)
         for _ in range(1200):
             try:
-                if urllib.request.urlopen(f"{one.url}/ready", timeout=5).status == 200:
+                if urllib.request.urlopen(f"{server.url}/ready", timeout=5).status == 200:
                     break
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.05)
-        yield one
+        yield server
     finally:
         process.kill()
         process.wait()
 
 
-async def asked(app: Any, *bodies: Any, path: str = "/") -> tuple[int, str]:
-    """A request without a wire; where no body comes, none ever does."""
-    parts = [{"type": "http.request", "body": json.dumps(body).encode()} for body in bodies]
+async def post_asgi(app: Any, *bodies: Any, path: str = "/") -> tuple[int, str]:
+    """Send a POST request to the ASGI app in this process; without bodies, the request never completes."""
+    messages = [{"type": "http.request", "body": json.dumps(body).encode()} for body in bodies]
     sent: list[Any] = []
 
     async def receive() -> Any:
-        if not parts:
+        if not messages:
             await asyncio.sleep(60)
-        return parts.pop()
+        return messages.pop()
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -27,10 +27,10 @@ if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from offramp.data.hashes import hashes_of
+from offramp.data.hashes import hash_texts
 from offramp.training.holdout import write_hashes
 from offramp.training.settings import Settings, write_settings
-from tests.attempts import attempt, seen
+from tests.attempts import attempt, snapshot
 from tests.reviews import rows
 from tests.tiny import FAMILY_NAMES, adaptive
 
@@ -231,7 +231,7 @@ def write_model(folder: Path, family: str, data: Path, **options: Any) -> Path:
     files = {"train_file": str(data / "train.csv"), "dev_file": str(data / "dev.csv")}
     write_settings(Settings(backbone=str(encoder), output=str(output), **files), folder)
     texts = [text for text, _ in rows(60, 3)]
-    write_hashes(folder, {"train": hashes_of(texts[:20]), "calibration": hashes_of(texts[20:]), "dev": hashes_of([])})
+    write_hashes(folder, {"train": hash_texts(texts[:20]), "calibration": hash_texts(texts[20:]), "dev": hash_texts([])})
     return folder
 
 
@@ -270,10 +270,10 @@ class Tally:
 
     def call(self, kind: str, told: str, arguments: list[str], may_write: tuple[str, ...] = ()) -> None:
         """Run a command and keep what is wrong with its ending; `may_write` are names under the root."""
-        before, started = seen(self.root), time.perf_counter()
+        before, started = snapshot(self.root), time.perf_counter()
         outcome = attempt(arguments)
         found = outcome.faults((0, 1, 2) if arguments[0] == "calibrate" else (0, 2), arguments[0] == "train")
-        after = seen(self.root)
+        after = snapshot(self.root)
         allowed = may_write if outcome.code == 0 else ()
         touched = [name for name in before | after if before.get(name) != after.get(name)]
         if strange := [name for name in touched if not name.startswith(allowed or ("\0",))]:

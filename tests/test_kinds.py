@@ -15,7 +15,7 @@ KINDS = {"question_answering", "regression", "multi_label_classification", "sing
 MAY = {
     "data/labels.py",
     "data/metrics.py",
-    "data/own.py",
+    "data/custom_task.py",
     "data/rows.py",
     "data/source.py",
     "data/split.py",

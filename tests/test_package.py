@@ -1,4 +1,4 @@
-"""The package as it is installed: what an import loads, what is public, which way imports point."""
+"""The installed package: what an import loads, the public names, the direction of imports."""
 
 from __future__ import annotations
 
@@ -55,24 +55,23 @@ print(pipeline("text-classification", model=folder, tokenizer=folder)("a film")[
 """
 
 
-def test_whatever_is_imported_first_works(tmp_path):
-    """Each in a process of its own, forked from one that has neither transformers nor anything of ours.
+def test_every_import_order_works(tmp_path):
+    """Each in a separate process, forked from one that has imported neither transformers nor offramp.
 
-    Only transformers' inner modules, which know nothing of us, stay loaded: what it does at its own import, and
-    everything of ours, is done anew each time.
+    Only inner modules of transformers, which do not depend on offramp, stay loaded.
     """
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
-    # of each kind one: modules that load transformers before, within and above the model
+    # modules that load transformers before, in and after the model
     inner = [
         f"import offramp.{name}"
         for name in ("model.exits", "core.runner", "originals.convert", "evaluation.traces.about")
     ]
-    homes = {home: name for name, home in offramp._HOMES.items()}  # a name of each module
-    public = [f"from offramp import {name}" for name in ("policies", *homes.values())]
-    probe = "import offramp, importlib.util; importlib.util.find_spec('transformers')"  # looking is not importing
+    names = {module: name for name, module in offramp._MODULES.items()}  # one public name per module
+    public = [f"from offramp import {name}" for name in ("policies", *names.values())]
+    probe = "import offramp, importlib.util; importlib.util.find_spec('transformers')"  # does not import
     public += ["import transformers, offramp", "import offramp, transformers", probe]
-    given = json.dumps(dict.fromkeys(inner, False) | dict.fromkeys(public, True))
-    assert python(FIRST, str(tmp_path / "model"), given) == f"{len(inner) + len(public)} done\n"
+    statements = json.dumps(dict.fromkeys(inner, False) | dict.fromkeys(public, True))
+    assert python(FIRST, str(tmp_path / "model"), statements) == f"{len(inner) + len(public)} done\n"
 
 
 FIRST = """
@@ -87,7 +86,7 @@ for statement, then_known in statements.items():
             exec(statement)
             import transformers
             if then_known and type(transformers.AutoConfig.from_pretrained(folder)).__name__ != "AdaptiveConfig":
-                print(statement, "leaves the Auto classes without us")
+                print(statement, "does not register the Auto classes")
             if not any(importlib.resources.files("transformers").iterdir()):
                 print(statement, "hides the resources of transformers")
         except BaseException as err:
@@ -99,7 +98,7 @@ print(len(statements), "done")
 """
 
 
-def test_the_public_names_are_these():
+def test_public_names():
     assert offramp.__all__ == [
         "ANSWER_TYPES",
         "RUNTIMES",
@@ -136,11 +135,11 @@ def test_the_public_names_are_these():
         "train",
         "tune",
     ]
-    assert sorted(offramp._HOMES) == sorted(set(offramp.__all__) - {"policies"})
+    assert sorted(offramp._MODULES) == sorted(set(offramp.__all__) - {"policies"})
     assert all(getattr(offramp, name).__doc__ for name in offramp.__all__)
 
 
-# imports point down, or sideways without a circle; what is named with a dot has another level than its folder
+# imports go down, or to the same level without a cycle; a name with a dot has a different level than its folder
 LEVELS = [
     {"errors", "registry", "extras", "_auto"},
     {"files", "core.batch", "core.machine", "data.source", "data.reading", "data.questions", "data.hashes"},
@@ -161,13 +160,13 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 
 def level(module: str) -> int:
-    """That of the longest name that it begins with."""
+    """Return the level of the longest matching prefix."""
     parts = module.split(".")
     return next(LEVEL[name] for size in range(len(parts), 0, -1) if (name := ".".join(parts[:size])) in LEVEL)
 
 
 def imports() -> dict[str, set[str]]:
-    """Every module of ours and those of ours that it imports, at the top or later; types alone do not count."""
+    """Return the offramp modules that each module imports; imports for type checking do not count."""
     modules = {}
     for file in SOURCE.rglob("*.py"):
         name = ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
@@ -175,32 +174,32 @@ def imports() -> dict[str, set[str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 node.body = []
-        found = set()
+        imported = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "offramp":
-                home = node.module.removeprefix("offramp").removeprefix(".")
-                found |= {f"{home}.{alias.name}".removeprefix(".") for alias in node.names} | {home}
+                parent = node.module.removeprefix("offramp").removeprefix(".")
+                imported |= {f"{parent}.{alias.name}".removeprefix(".") for alias in node.names} | {parent}
             elif isinstance(node, ast.Import):
-                found |= {alias.name.removeprefix("offramp.") for alias in node.names if "offramp." in alias.name}
-        modules[name] = found
-    return {name: (found & set(modules)) - {name} for name, found in modules.items() if name != "__init__"}
+                imported |= {alias.name.removeprefix("offramp.") for alias in node.names if "offramp." in alias.name}
+        modules[name] = imported
+    return {name: (imported & set(modules)) - {name} for name, imported in modules.items() if name != "__init__"}
 
 
 def test_no_import_points_up():
-    pairs = [(name, other) for name, found in imports().items() for other in found]
+    pairs = [(name, other) for name, imported in imports().items() for other in imported]
     assert len(pairs) > 300
     up = [f"{a} → {b}" for a, b in pairs if level(b) > level(a)]
     assert not up
 
 
-def test_imports_run_in_no_circle():
+def test_imports_have_no_cycle():
     try:
         TopologicalSorter(imports()).prepare()
     except CycleError as err:
         raise AssertionError(" → ".join(err.args[1])) from err
 
 
-def test_every_module_has_its_level():
+def test_every_module_has_a_level():
     parts = {
         path.name.removesuffix(".py")
         for path in SOURCE.iterdir()
@@ -209,27 +208,40 @@ def test_every_module_has_its_level():
     assert parts - {"__init__", "py.typed"} == {name for name in LEVEL if "." not in name}
 
 
-def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
-    """Built, installed and used as a stranger would; the heavy libraries are borrowed from this environment."""
+def test_the_wheel_runs_in_a_separate_environment(tmp_path):
+    """Build, install and use the wheel; the dependencies come from this environment."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     venv.create(tmp_path / "env")
-    own = tmp_path / "env" / "bin" / "python"
+    interpreter = tmp_path / "env" / "bin" / "python"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    install = [sys.executable, "-m", "pip", "--python", own, "install", "--no-deps", "--no-index", "--quiet", wheel]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        interpreter,
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+        wheel,
+    ]
     subprocess.run(install, check=True, capture_output=True, env=environment)
     purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([own, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
+    site = Path(subprocess.run([interpreter, "-c", purelib], check=True, capture_output=True, text=True).stdout.strip())
     outer = python(purelib).strip()
-    # plain path entry: the outer environment's libraries, but not its editable install of ourselves
+    # a plain path entry: the libraries of the outer environment, but not its editable install of offramp
     (site / "borrowed.pth").write_text(outer + "\n")
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("a lovely film\nbad\n")
     where = "import offramp; print(offramp.__file__)"
-    home = subprocess.run([own, "-c", where], check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert str(site) in home.stdout
+    location = subprocess.run(
+        [interpreter, "-c", where], check=True, capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert str(site) in location.stdout
     assert (site / "offramp" / "py.typed").is_file()
     answered = subprocess.run(
         [tmp_path / "env" / "bin" / "offramp", "predict", tmp_path / "model", tmp_path / "texts.txt"],
@@ -245,7 +257,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(tmp_path):
 
 def test_the_readme_runs(tmp_path, monkeypatch):
     """The README's Python, with a tiny encoder in place of the one that it names, and tiny risks made large."""
-    from tests.adaptation.test_adapt import classifier, some_texts
+    from tests.adaptation.test_adapt import classifier, random_texts
     from tests.tiny import save_encoder
 
     text = (ROOT / "README.md").read_text()
@@ -254,7 +266,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     classifier("bert", tmp_path / "my-classifier", 2)
     monkeypatch.chdir(tmp_path)
     assert "risk=0.02" in adapting and '"bert-base-uncased", exits=[3, 6, 9, 12]' in training
-    exec(adapting.replace("risk=0.02", "risk=0.2"), {"texts": some_texts(700)})
+    exec(adapting.replace("risk=0.02", "risk=0.2"), {"texts": random_texts(700)})
     assert (tmp_path / "fast" / "report.html").is_file()
     exec(training.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
     assert (tmp_path / "my-model" / "config.json").is_file()
@@ -262,11 +274,11 @@ def test_the_readme_runs(tmp_path, monkeypatch):
 
 def test_what_the_readme_lists_is_what_there_is():
     from offramp.encoders import FAMILIES
-    from offramp.originals.convert import KINDS
+    from offramp.originals.convert import CHECKPOINT_KINDS
     from offramp.policies import POLICIES
 
     text = (ROOT / "README.md").read_text()
     assert [name for name in POLICIES if f"`{name}`" not in text] == []
     assert len(FAMILIES) == 10
     squeezed = text.lower().replace("xlm-r,", "xlm-roberta,").replace("-v2/v3", "-v2")
-    assert [name for name in [*FAMILIES, *KINDS] if name not in squeezed] == []
+    assert [name for name in [*FAMILIES, *CHECKPOINT_KINDS] if name not in squeezed] == []

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from offramp.cli.main import main
-from tests.attempts import attempt, seen
-from tests.calls import answers, fails
+from tests.attempts import attempt, snapshot
+from tests.calls import fails, json_lines
 from tests.evaluation.test_compare import write_run
 from tests.tampering import (
     calls,
@@ -61,27 +61,27 @@ def edit(file, *changes):
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [
-        ("exits.0.pooling", ["x"], "No pooling is called"),
-        ("exits.0.head", {}, "No head is called"),
+        ("exits.0.pooling", ["x"], "Unknown pooling"),
+        ("exits.0.head", {}, "Unknown head"),
         ("exits.0.pooling", put, "`exits[0]` lacks `pooling`"),
         ("exits.1.head", put, "`exits[1]` lacks `head`"),
         ("exits", put, "lacks `exits`"),
-        ("ramp", ["x"], "No ramp is called"),
-        ("problem_type", None, "lacks `problem_type`, the kind of answer"),
+        ("ramp", ["x"], "Unknown ramp"),
+        ("problem_type", None, "lacks `problem_type`, the type of prediction"),
         ("id2label", put, "lacks `id2label`"),
-        ("id2label", "no", "`id2label` is 'no'"),
-        ("id2label.1", 7, "`id2label` is {'0': 'no', '1': 7"),
-        ("model_type", put, "says as `model_type` None"),
-        ("backbone.model_type", put, "`backbone.model_type` is None"),
-        ("backbone.dtype", [1], "`backbone.dtype` is [1]"),
-        ("backbone.hidden_act", "x", "`backbone.hidden_act` is 'x'"),
-        ("backbone.hidden_size", -1, "`backbone.hidden_size` is -1"),
-        ("backbone.vocab_size", 10**9, "`backbone.vocab_size` is 1000000000"),
-        ("backbone.num_hidden_layers", 10**30, "`backbone.num_hidden_layers` is 1000"),
+        ("id2label", "no", "`id2label` must map class indices to labels, got 'no'"),
+        ("id2label.1", 7, "got {'0': 'no', '1': 7"),
+        ("model_type", put, "`model_type` must be \"offramp\", got None"),
+        ("backbone.model_type", put, "`backbone.model_type` must be an encoder family, got None"),
+        ("backbone.dtype", [1], "`backbone.dtype` must be a name such as float32, got [1]"),
+        ("backbone.hidden_act", "x", "`backbone.hidden_act` must be an activation of transformers, got 'x'"),
+        ("backbone.hidden_size", -1, "`backbone.hidden_size` must be between 1 and 10,000,000, got -1"),
+        ("backbone.vocab_size", 10**9, "`backbone.vocab_size` must be between 1 and 10,000,000, got 1000000000"),
+        ("backbone.num_hidden_layers", 10**30, "`backbone.num_hidden_layers` must be between 0 and 10,000,000, got 1000"),
         ("backbone.layer_norm_eps", "x", "layer_norm_eps"),
-        ("max_tokens", 41, "`max_tokens` is 41; the backbone has positions for 40"),
+        ("max_tokens", 41, "`max_tokens` must be at most 40 (the backbone's positions), got 41"),
         ("policy.patience", 10**400, "patience is inf"),
-        ("calibrated", {"guarantee": {}}, "`calibrated` lacks its `sentence`"),
+        ("calibrated", {"guarantee": {}}, "`calibrated` lacks `sentence`"),
     ],
 )
 def test_a_field_of_the_config_is_named(way, value, said, folder, capsys):
@@ -97,12 +97,12 @@ def test_a_config_that_holds_no_config_is_named(folder, capsys):
 
 
 def test_what_does_no_harm_goes_on_working(folder, capsys, world):
-    before = answers(capsys, "predict", folder, world / "data" / "texts.txt")
+    before = json_lines(capsys, "predict", folder, world / "data" / "texts.txt")
     harmless = [("backbone.of_tomorrow", 3), ("transformers_version", "9.9"), ("notes", "mine"), ("label2id", put)]
     edit(folder / "config.json", *harmless, ("exits.0.temperature", put), ("policy", "patience:1"), ("stranger", []))
     (folder / "README.md").unlink()
     (folder / "README.md").mkdir()
-    assert answers(capsys, "predict", folder, world / "data" / "texts.txt") == before
+    assert json_lines(capsys, "predict", folder, world / "data" / "texts.txt") == before
     assert main(["calibrate", str(folder), "--file", str(world / "data" / "dev.csv"), "--speedup", "1"]) == 0
 
 
@@ -110,10 +110,10 @@ def test_a_tokenizer_that_does_not_fit_is_named(folder, capsys, world):
     texts = world / "data" / "texts.txt"
     for length in ("x", -1, False):
         edit(folder / "tokenizer_config.json", ("model_max_length", length))
-        assert f"tokenizer_config.json: `model_max_length` is {length!r}" in fails(capsys, "predict", folder, texts)
+        assert f"tokenizer_config.json: `model_max_length` must be at least 1, got {length!r}" in fails(capsys, "predict", folder, texts)
     edit(folder / "tokenizer_config.json", ("model_max_length", 38))
     edit(folder / "tokenizer.json", ("model.vocab.film", 99))
-    assert "makes tokens up to 99, and the backbone knows 0 to 39" in fails(capsys, "predict", folder, texts)
+    assert "produces tokens up to 99, but the backbone only has 40" in fails(capsys, "predict", folder, texts)
     edit(folder / "tokenizer.json", ("added_tokens.0.special", 3))
     assert "tokenizer.json or tokenizer_config.json" in fails(capsys, "predict", folder, texts)
     (folder / "tokenizer.json").write_text("{")
@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_read_are_named(folder, capsys, world):
         file.write_bytes(content)
         assert f"{file} is truncated or corrupt" in fails(capsys, *arguments)
     save_file({"logits": np.zeros(3)}, file)
-    assert f"{file}: train is not there" in fails(capsys, *arguments)
+    assert f"{file}: train is missing" in fails(capsys, *arguments)
     save_file(roles | {"dev": roles["dev"].astype(np.float64)}, file)
     assert f"{file}: dev is float64" in fails(capsys, *arguments)
     file.unlink()
@@ -146,7 +146,7 @@ def test_rows_that_cannot_be_read_are_named(folder, capsys, world):
         ({"warmup": float("inf")}, "`warmup` is inf"),
         ({"max_steps": float("inf")}, "`max_steps` is inf, expected a whole number"),
         ({"backbone": None}, "`backbone` is None, expected text"),
-        ({"strange": 1}, "No option is called 'strange'"),
+        ({"strange": 1}, "Unknown option 'strange'"),
     ],
 )
 def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
@@ -160,7 +160,7 @@ def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
     [
         ("policies.entropy.0.score", put, "policies.entropy[0] has no score"),
         ("policies.entropy.1", {}, "policies.entropy[1] has no score"),
-        ("policies.entropy", [], "policies.entropy is []"),
+        ("policies.entropy", [], "policies.entropy is empty"),
         ("policies", 3, "policies is 3"),
         ("static.0.mean_layers", float("nan"), "static[0].mean_layers is nan"),
         ("static.0.elue_flops", put, "static[0] has no elue_flops"),
@@ -175,7 +175,7 @@ def test_an_option_of_a_file_is_named(change, said, capsys, tmp_path):
 def test_a_field_of_results_is_named(way, value, said, world, capsys, tmp_path):
     run = shutil.copytree(world / "run", tmp_path / "run")
     edit(run / "results.json", (way, value))
-    assert f"{run / 'results.json'} cannot be read as results ({said})" in fails(capsys, "compare", world / "run", run)
+    assert f"{run / 'results.json'} is not a valid results file ({said})" in fails(capsys, "compare", world / "run", run)
 
 
 def test_a_trace_that_was_changed_is_named(folder, world, capsys, tmp_path):
@@ -184,12 +184,12 @@ def test_a_trace_that_was_changed_is_named(folder, world, capsys, tmp_path):
     about = json.loads(metadata["about"])
     changed = [
         ({"labels": arrays["labels"][::-1].copy()}, about, "its labels are not those of the data"),
-        ({"logits": arrays["logits"] * np.float32("nan")}, about, "its logits hold NaN"),
-        ({"spent": arrays["spent"].astype(np.int64)}, about, "its spent hold"),
-        ({"lengths": arrays["lengths"][1:]}, about, "its lengths are (59,)"),
-        ({}, put(about, ("model", "parameters"), None), "model.parameters in its header is None"),
-        ({}, put(about, ("offramp",), put), "offramp in its header is None"),
-        ({}, [], "model.name in its header is None"),
+        ({"logits": arrays["logits"] * np.float32("nan")}, about, "logits has NaN"),
+        ({"spent": arrays["spent"].astype(np.int64)}, about, "spent has NaN"),
+        ({"lengths": arrays["lengths"][1:]}, about, "lengths has shape (59,)"),
+        ({}, put(about, ("model", "parameters"), None), "model.parameters in the header is None"),
+        ({}, put(about, ("offramp",), put), "offramp in the header is None"),
+        ({}, [], "model.name in the header is None"),
     ]
     for change, told, said in changed:
         save_file(arrays | change, file, metadata=metadata | {"about": json.dumps(told)})
@@ -199,7 +199,7 @@ def test_a_trace_that_was_changed_is_named(folder, world, capsys, tmp_path):
 
 def test_an_option_without_its_value(capsys):
     for arguments in (["evaluate", "x", "--output=--"], ["train", "x", "--config=--"], ["evaluate", "x", "-o--"]):
-        assert f"{arguments[-1]} gives no value" in fails(capsys, *arguments)
+        assert f"{arguments[-1].removesuffix('--').removesuffix('=')} needs a value" in fails(capsys, *arguments)
 
 
 def test_whatever_is_changed_ends_in_an_answer_or_in_one_line(world, tmp_path):
@@ -220,7 +220,7 @@ def test_whatever_is_changed_ends_in_an_answer_or_in_one_line(world, tmp_path):
             told = tamper_model(model, chance)
             commands = calls(model, world / "data", place / "out")
             arguments = commands[chance.choice(["info", "predict", "calibrate --file"])]
-        before = seen(tmp_path)
+        before = snapshot(tmp_path)
         outcome = attempt(arguments)
         assert not outcome.faults((0, 1, 2)), told
-        assert outcome.code == 0 or seen(tmp_path) == before, told
+        assert outcome.code == 0 or snapshot(tmp_path) == before, told

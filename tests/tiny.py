@@ -77,7 +77,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def livelier(model: torch.nn.Module, seed: int, scale: float = 6.0) -> None:
+def amplify_weights(model: torch.nn.Module, seed: int, scale: float = 6.0) -> None:
     """Enlarge random weights, so that layers differ and answers spread."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def save_classifier(name: str, folder: Path, num_labels: int = 3, seed: int = 0,
     config.id2label = {i: f"class {i}" for i in range(num_labels)}
     config.label2id = {f"class {i}": i for i in range(num_labels)}
     model = AutoModelForSequenceClassification.from_config(config).eval()
-    livelier(model, seed)
+    amplify_weights(model, seed)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
@@ -105,7 +105,7 @@ def save_encoder(name: str, folder: Path, seed: int = 0, **changes) -> Path:
     """A bare encoder of that family."""
     torch.manual_seed(seed)
     model = AutoModel.from_config(CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict() | changes)).eval()
-    livelier(model, seed)
+    amplify_weights(model, seed)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
@@ -116,7 +116,7 @@ def adaptive(name: str, folder: Path, *, seed: int = 0, **options):
     from offramp import AdaptiveModel
 
     model = AdaptiveModel.from_backbone(save_encoder(name, folder, seed), **options)
-    livelier(model.exits, seed + 1, scale=20.0)
+    amplify_weights(model.exits, seed + 1, scale=20.0)
     return model.eval()
 
 

@@ -2,12 +2,13 @@
 
     import offramp
 
-    fast = offramp.adapt("my-classifier", texts, output="fast", risk=0.02)
-    for answer in fast.predict(more_texts): ...
+    result = offramp.adapt("my-classifier", texts, output="fast", risk=0.02)
+    for prediction in result.predict(more_texts):
+        print(prediction.label, prediction.exit_layer)
 
-The names below are the public API; all other modules are private, and may change without notice. Nothing heavy is
-loaded until it is used. transformers' Auto classes know our models once offramp is imported, in whichever order the two
-come (`_auto.py`).
+The names below are the public API, together with `offramp.policies` and `offramp.errors`. All other modules are private
+and may change without notice. Libraries such as torch are imported on first use. `import offramp` registers its models
+with the Auto classes of transformers, whichever of the two is imported first (`_auto.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from offramp.model.config import AdaptiveConfig
     from offramp.runtimes import RUNTIMES, Runtime
     from offramp.runtimes.loading import load
-    from offramp.training.run import Result as TrainResult
+    from offramp.training.run import TrainResult
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "ANSWER_TYPES": "offramp.answers",
     "AdaptResult": "offramp.api.adapt",
     "AdaptiveConfig": "offramp.model.config",
@@ -60,7 +61,7 @@ _HOMES = {
     "RUNTIMES": "offramp.runtimes",
     "Runner": "offramp.core.runner",
     "Runtime": "offramp.runtimes",
-    "TrainResult": "offramp.training.run:Result",
+    "TrainResult": "offramp.training.run:TrainResult",
     "TuneResult": "offramp.api.export",
     "adapt": "offramp.api.adapt",
     "benchmark": "offramp.api.export",
@@ -118,10 +119,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "policies":
         return importlib.import_module("offramp.policies")
-    if name in _HOMES:
-        module, _, attribute = _HOMES[name].partition(":")
+    if name in _MODULES:
+        module, _, attribute = _MODULES[name].partition(":")
         return getattr(importlib.import_module(module), attribute or name)
     raise AttributeError(f"module 'offramp' has no attribute {name!r}")
 
 
-_auto.watch()
+_auto.register_models()

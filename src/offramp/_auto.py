@@ -1,8 +1,8 @@
-"""Make transformers' Auto classes know our models, without loading transformers for it.
+"""Register offramp's models with transformers' Auto classes without importing transformers.
 
-`offramp.model.adaptive` registers itself when it is imported. If transformers is loaded when offramp is, that
-happens at once; otherwise right after somebody loads transformers. So `import offramp` stays cheap,
-`offramp --help` loads no torch, and whoever reaches an Auto class finds us in it.
+Importing `offramp.model.adaptive` registers the models. If transformers is already imported, `register_models` imports
+it at once; otherwise an import hook does so right after transformers is imported. This keeps `import offramp` fast:
+`offramp --help` does not import torch.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-__all__ = ["watch"]
+__all__ = ["register_models"]
 
 
-class _ThenOurs(importlib.abc.Loader):
-    """Runs transformers' own loader, gives it back its place, then imports our model."""
+class _RegisteringLoader(importlib.abc.Loader):
+    """Runs transformers' own loader, restores it as the module's loader, then imports offramp's models."""
 
-    def __init__(self, loader: importlib.abc.Loader, watcher: _Watcher):
-        self.loader, self.watcher = loader, watcher
+    def __init__(self, loader: importlib.abc.Loader, finder: _TransformersFinder):
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        if self.watcher in sys.meta_path:
-            sys.meta_path.remove(self.watcher)
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
         if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self.loader  # resources and sources are asked of it
+            module.__spec__.loader = module.__loader__ = self.loader  # for resources and sources
         self.loader.exec_module(module)
-        if not _half_done():
+        if not _offramp_is_importing():
             importlib.import_module("offramp.model.adaptive")
 
 
-class _Watcher(importlib.abc.MetaPathFinder):
-    """Waits for transformers and finds it as the other finders do."""
+class _TransformersFinder(importlib.abc.MetaPathFinder):
+    """Finds transformers with the other finders and wraps its loader."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -48,23 +48,23 @@ class _Watcher(importlib.abc.MetaPathFinder):
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _ThenOurs(spec.loader, self)
+                    spec.loader = _RegisteringLoader(spec.loader, self)
                 return spec
         return None
 
 
-def _half_done() -> bool:
-    """Whether it is an import of our own that loads transformers: a model imported from within would find it half done.
+def _offramp_is_importing() -> bool:
+    """Return whether a module of offramp is being imported: it imported transformers and is only partly initialised.
 
-    Such an import loads the model itself, or needs none.
+    Such a module imports the models itself if it needs them.
     """
-    ours = [module for name, module in list(sys.modules.items()) if name.startswith("offramp.")]
-    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in ours)
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("offramp.")]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in modules)
 
 
-def watch() -> None:
-    """Register now if transformers is loaded, else as soon as it is."""
+def register_models() -> None:
+    """Register the models now if transformers is imported, otherwise right after its import."""
     if "transformers" in sys.modules:
         importlib.import_module("offramp.model.adaptive")
     else:
-        sys.meta_path.insert(0, _Watcher())
+        sys.meta_path.insert(0, _TransformersFinder())

@@ -1,14 +1,14 @@
-"""What a user can mend: one family, one line each, saying what happened, where, and what to do.
+"""Errors for users: one line each that says what happened, where, and what to do.
 
 OfframpError
-├── UnknownName     a name that is in no table of ours
-├── BadValue        a number or an option that cannot be right
+├── UnknownName     a name that is not registered
+├── BadValue        an invalid argument
 ├── BadInput        a file, row or text that cannot be read
-├── BadModel        a folder or checkpoint that is not what it should be
-├── CannotWrite     an output that exists already, a full disk
-└── MissingExtra    a part of the package whose libraries are not installed (`extras.py`)
+├── BadModel        an invalid model folder or checkpoint
+├── CannotWrite     an output that already exists or cannot be written
+└── MissingExtra    an optional dependency that is not installed (`extras.py`)
 
-The command line prints these without a traceback and ends with code 2. Everything else is our bug.
+The command line prints these without a traceback and exits with code 2. Any other exception is a bug in offramp.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["BadInput", "BadModel", "BadValue", "CannotWrite", "OfframpError", "U
 
 
 class OfframpError(Exception):
-    """A mistake that its reader can mend."""
+    """Base class of the errors that users can fix."""
 
 
 class BadValue(OfframpError, ValueError):
-    """A number or an option that cannot be right."""
+    """An invalid argument."""
 
 
 class BadInput(OfframpError, ValueError):
@@ -32,22 +32,22 @@ class BadInput(OfframpError, ValueError):
 
 
 class BadModel(OfframpError, ValueError):
-    """A folder or checkpoint that is not what it should be."""
+    """An invalid model folder or checkpoint."""
 
 
 class CannotWrite(OfframpError, OSError):
-    """An output that exists already or cannot be written."""
+    """An output that already exists or cannot be written."""
 
 
 class UnknownName(OfframpError, LookupError):
-    """A name that is in no table of ours."""
+    """A name that is not registered; the message suggests the closest one and lists all."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        self.asked = (kind, str(name), sorted(known))
-        kind, name, known = self.asked
+        self.arguments = (kind, str(name), sorted(known))
+        kind, name, known = self.arguments
         close = difflib.get_close_matches(name, known, n=1)
-        guess = f"Did you mean {close[0]!r}? " if close else ""
-        super().__init__(f"No {kind} is called {name!r}. {guess}Known: {', '.join(known)}.")
+        suggestion = f"Did you mean {close[0]!r}? " if close else ""
+        super().__init__(f"Unknown {kind} {name!r}. {suggestion}Available: {', '.join(known)}.")
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
-        return UnknownName, self.asked
+        return UnknownName, self.arguments

@@ -1,4 +1,4 @@
-"""Optional libraries: what each part of the package needs, and how to install it."""
+"""Optional dependencies: which libraries each extra installs, and how to install it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offramp.errors import OfframpError
 
 __all__ = ["EXTRAS", "MissingExtra", "install", "require"]
 
-EXTRAS = {  # as pyproject.toml names them, with the modules that they bring
+EXTRAS = {  # the extras of pyproject.toml and the modules that they install
     "train": ("accelerate", "datasets", "matplotlib", "yaml", "scipy"),
     "onnx": ("onnx", "onnxruntime"),
     "openvino": ("onnx", "onnxruntime", "openvino"),
@@ -19,17 +19,17 @@ EXTRAS = {  # as pyproject.toml names them, with the modules that they bring
 
 
 class MissingExtra(OfframpError, ImportError):
-    """A part of the package whose libraries are not installed."""
+    """An optional dependency that is not installed."""
 
 
-def require(extra: str, what: str) -> None:
-    """Refuse to go on without an extra's libraries, before any of them is imported."""
+def require(extra: str, feature: str) -> None:
+    """Raise `MissingExtra` if a library of an extra is not installed; `feature` is what needs it."""
     missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"{what} needs {', '.join(missing)}: {install(extra)}")
+        raise MissingExtra(f"{feature} needs {', '.join(missing)}: {install(extra)}")
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra; in a clone of the repository the clone's own."""
+    """Return the pip command that installs an extra, from the clone if this is one."""
     clone = (Path(__file__).parents[2] / "pyproject.toml").is_file()
     return f"pip install '{'.' if clone else 'offramp'}[{extra}]'"

@@ -1,4 +1,4 @@
-"""Named tables with spelling help."""
+"""Registries: tables of named entries, with suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LazyRegistry", "Registry"]
 
 
 class Named(Protocol):
-    """Anything that carries its name."""
+    """Anything with a name."""
 
     @property
     def name(self) -> str: ...
@@ -22,16 +22,16 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """A table of named entries; a name that is not in it raises `UnknownName` with the list."""
+    """A table of named entries; an unknown name raises `UnknownName`, which lists the available names."""
 
     def __init__(self, kind: str, entries: Iterable[Entry]):
         self.kind = kind
         self._entries = {entry.name: entry for entry in entries}
 
     def register(self, entry: Entry) -> Entry:
-        """Add an entry from outside the package; returns it."""
+        """Add an entry, such as your own policy, and return it."""
         if entry.name in self:
-            raise BadValue(f"There is a {self.kind} called {entry.name!r} already; choose another name.")
+            raise BadValue(f"A {self.kind} named {entry.name!r} is already registered. Choose another name.")
         self._entries[entry.name] = entry
         return entry
 
@@ -51,22 +51,22 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 class LazyRegistry(Registry[Entry]):
-    """A table whose entries are loaded when they are first asked for; names are known before."""
+    """A registry whose entries are imported on first access."""
 
-    def __init__(self, kind: str, places: Mapping[str, str]):
+    def __init__(self, kind: str, locations: Mapping[str, str]):
         super().__init__(kind, ())
-        self._places = dict(places)  # "module:attribute" by name
+        self._locations = dict(locations)  # name: "module:attribute"
 
     def __getitem__(self, name: str) -> Entry:
-        if name in self._places and name not in self._entries:
-            module, attribute = self._places[name].split(":")
+        if name in self._locations and name not in self._entries:
+            module, attribute = self._locations[name].split(":")
             self._entries[name] = getattr(importlib.import_module(module), attribute)
         if name not in self._entries:
             raise UnknownName(self.kind, name, self)
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._places, *self._entries]))
+        return iter(dict.fromkeys([*self._locations, *self._entries]))
 
     def __len__(self) -> int:
-        return len({*self._places, *self._entries})
+        return len({*self._locations, *self._entries})

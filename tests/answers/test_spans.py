@@ -14,16 +14,16 @@ from transformers import AutoModelForQuestionAnswering
 
 from offramp import AdaptiveModel, policies
 from offramp.answers import SPAN
-from offramp.answers.span_answers import best_spans, located, texts_of
-from offramp.answers.span_summary import CHOICE, CONFIDENCE, ENTROPY, LONGEST, LOW, NBEST, NULL, WIDTH, summary
+from offramp.answers.span_answers import best_spans, to_char_positions, answer_texts
+from offramp.answers.span_summary import CHOICE, CONFIDENCE, ENTROPY, MAX_ANSWER_TOKENS, MASKED_LOGIT, N_BEST, NULL, WIDTH, summarize_tokens
 from offramp.answers.span_windows import QuestionEncoder
 from offramp.cli.main import main
-from offramp.data.rows import DataOptions, rows_for
+from offramp.data.rows import DataOptions, load_rows
 from offramp.errors import BadInput
 from offramp.evaluation.traces.recording import record
 from tests.core.test_equalities import in_a_gap
 from tests.questions import contexts_and_questions, write_squad
-from tests.tiny import CONFIGS, FAMILY_NAMES, livelier, random_batch, tokenizer
+from tests.tiny import CONFIGS, FAMILY_NAMES, amplify_weights, random_batch, tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLOSE = {"atol": 5e-5, "rtol": 1e-4}
@@ -34,7 +34,7 @@ PAIRS = [(question, context) for question, context, _, _ in contexts_and_questio
 @cache
 def tiny(encoder: Path, **options) -> AdaptiveModel:
     model = AdaptiveModel.from_backbone(encoder, problem_type=SPAN.name, **options)
-    livelier(model.exits, seed=1, scale=20.0)
+    amplify_weights(model.exits, seed=1, scale=20.0)
     return model.eval()
 
 
@@ -52,7 +52,7 @@ def marked(rows: int, seed: int) -> dict[str, torch.Tensor]:
 def test_never_is_the_familys_own_question_answering(family, tmp_path):
     torch.manual_seed(0)
     plain = AutoModelForQuestionAnswering.from_config(CONFIGS[family]).eval()
-    livelier(plain, 0)
+    amplify_weights(plain, 0)
     plain.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     model = AdaptiveModel.from_backbone(tmp_path)
@@ -63,7 +63,7 @@ def test_never_is_the_familys_own_question_answering(family, tmp_path):
         ours, theirs = model(**batch, policy="never"), plain(**batch)
     for name in ("start_logits", "end_logits"):
         assert torch.allclose(ours[name][real], theirs[name][real], **CLOSE), name
-        assert (ours[name][~real] == LOW).all()
+        assert (ours[name][~real] == MASKED_LOGIT).all()
     targets = {"start_positions": torch.tensor([1, 0, 1, 0, 1]), "end_positions": torch.tensor([1, 0, 1, 0, 1])}
     whole = {key: value[:1, : int(real[0].sum())] for key, value in batch.items()}
     with torch.no_grad():
@@ -151,12 +151,12 @@ def test_a_summary_is_the_best_of_all_pairs():
         logits = 3 * torch.randn(2, length, 2, generator=draw)
         marks = torch.randint(0, 2, (2, length), generator=draw) * 2 + 1
         marks[:, :3] = 0
-        made = summary(logits, marks)
+        made = summarize_tokens(logits, marks)
         assert made.shape == (2, WIDTH)
         for row in range(2):
-            starts = sorted(np.flatnonzero(marks[row] == 3), key=lambda i: -logits[row, i, 0])[:NBEST]
-            ends = sorted(np.flatnonzero(marks[row] >= 1), key=lambda i: -logits[row, i, 1])[:NBEST]
-            pairs = [(i, j) for i in starts for j in ends if 0 <= j - i < LONGEST]
+            starts = sorted(np.flatnonzero(marks[row] == 3), key=lambda i: -logits[row, i, 0])[:N_BEST]
+            ends = sorted(np.flatnonzero(marks[row] >= 1), key=lambda i: -logits[row, i, 1])[:N_BEST]
+            pairs = [(i, j) for i in starts for j in ends if 0 <= j - i < MAX_ANSWER_TOKENS]
             best = max(pairs, key=lambda pair: logits[row, pair[0], 0] + logits[row, pair[1], 1])
             found = float(logits[row, best[0], 0] + logits[row, best[1], 1])
             null = float(logits[row, 0].sum())
@@ -172,14 +172,14 @@ def test_a_question_takes_its_best_window_and_none_where_none_is_better():
     longest = int(windows.ids.lengths.max())
     marks, real = windows.marks.padded(np.arange(len(windows)), 0)
     logits = torch.randn(len(windows), longest, 2, generator=random)
-    made = located(summary(logits, torch.from_numpy(marks)).numpy(), windows)
+    made = to_char_positions(summarize_tokens(logits, torch.from_numpy(marks)).numpy(), windows)
     found = best_spans(made, windows.group)
     for question in range(2):
         rows = np.flatnonzero(windows.group == question)
         assert found.window[question] == rows[made[rows, 7].argmax()]
-    assert real.any() and all(texts_of(found, [context for _, context in PAIRS[:2]]))
+    assert real.any() and all(answer_texts(found, [context for _, context in PAIRS[:2]]))
     sure = best_spans(made, windows.group, no_answer=-1e9)
-    assert texts_of(sure, ["x", "y"]).tolist() == ["", ""]
+    assert answer_texts(sure, ["x", "y"]).tolist() == ["", ""]
     assert np.allclose(sure.null, best_spans(made, windows.group, 1e9).null)
 
 
@@ -221,7 +221,7 @@ def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     capsys.readouterr()
     code = main(["calibrate", str(answering), "--risk", "0.5", "--confidence", "0.5", "--policy", "confidence"])
     said = capsys.readouterr().out
-    assert code in (0, 1) and ("answers of another text" in said)
+    assert code in (0, 1) and ("of answers differ" in said)
     file = tmp_path / "own.csv"
     file.write_text("id,question,context\n7,was it,a lovely film\n8,the plot,it was not very long\n")
     alone = ["evaluate", str(answering), "--file", str(file), "-o", str(tmp_path / "alone")]
@@ -243,12 +243,12 @@ def test_squads_files_hold_what_predict_says(answering, squad, tmp_path, capsys)
         for name in ("predictions", "nbest_predictions", "null_odds")
     )
     model = AdaptiveModel.from_pretrained(answering)
-    data = rows_for(str(answering), model.config, DataOptions(), "dev")
+    data = load_rows(str(answering), model.config, DataOptions(), "dev")
     live = list(model.predict(data.rows.texts))
     assert said == {name: answer.text for name, answer in zip(data.rows.ids, live, strict=True)}
     for name, texts in listed.items():
         assert sum(one["probability"] for one in texts) == pytest.approx(1)
-        assert len({one["text"] for one in texts}) == len(texts) <= NBEST + 1
+        assert len({one["text"] for one in texts}) == len(texts) <= N_BEST + 1
         best = next(one for one in texts if one["text"])
         assert said[name] == ("" if odds[name] > 0 else best["text"])
 
@@ -442,8 +442,8 @@ def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, caps
         (*call, "--label-smoothing", "0.1", "-o", tmp_path / "new"): "leave --class-weights and --label-smoothing out",
         ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "does single label",
         ("predict", answering, tmp_path / "empty.csv", "--all-scores"): "leave --all-scores out",
-        ("calibrate", answering, "--temperature"): "leave --temperature out",
-        (*call, "--pooling", "mean", "-o", tmp_path / "new"): "leave --pooling out",
+        ("calibrate", answering, "--temperature"): "remove --temperature",
+        (*call, "--pooling", "mean", "-o", tmp_path / "new"): "Remove --pooling",
         ("train", answering, "--task", "sst-2", "--data-dir", squad, *FAST, "-o", tmp_path / "new"): "sst-2",
     }
     for parts, line in calls.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offramp.answers.overlap import exact, f1, normalised
+from offramp.answers.overlap import exact_match, token_f1, normalize_answer
 from offramp.answers.span_scores import squad_scores
 from offramp.data.questions import Gold, Question
 from offramp.errors import BadInput
@@ -26,7 +26,7 @@ from offramp.errors import BadInput
     ],
 )
 def test_normalised(text, wanted):
-    assert normalised(text) == wanted
+    assert normalize_answer(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_normalised(text, wanted):
     ],
 )
 def test_exact_and_f1(text, golds, is_exact, overlap):
-    assert exact(text, golds) == is_exact
-    assert f1(text, golds) == pytest.approx(overlap, abs=1e-12)
+    assert exact_match(text, golds) == is_exact
+    assert token_f1(text, golds) == pytest.approx(overlap, abs=1e-12)
 
 
 def asked(name, *golds, impossible=False):

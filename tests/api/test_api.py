@@ -1,4 +1,4 @@
-"""The Python API: every command's function, what it takes and gives, and how its messages name things."""
+"""The Python API: the function of every command, its arguments and results, and the wording of its messages."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from offramp.api.options import arguments_of
 from offramp.api.train import train
 from offramp.cli.main import COMMANDS, main
 from offramp.cli.wording import as_options, flags_of
-from offramp.data.given import given
+from offramp.data.input_data import resolve_input
 from offramp.training.recipes import recipe_options
 from offramp.training.settings import Settings
-from tests.adaptation.test_adapt import classifier, some_texts
+from tests.adaptation.test_adapt import classifier, random_texts
 from tests.reviews import rows
 from tests.tiny import adaptive
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# arguments that only Python has, with the reason; and options that only a terminal has
+# arguments without an option, with the reason; options without an argument
 PYTHON_ONLY = {
     "labels": "a file has them in a column",
     "announce": "the command prints",
-    "command": "the command says itself what it is",
+    "command": "set by the command",
     "train_data": "a file is --train-file",
     "dev_data": "a file is --dev-file",
 }
@@ -47,44 +47,44 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_its_function_with_the_same_names_and_defaults(command):
+def test_a_command_and_its_function_have_the_same_names_and_defaults(command):
     function = getattr(offramp, command)
-    taken = arguments_of(function)
-    offered = {action.dest: action for action in parser_of(command)._actions}
-    if command == "train":  # its settings are one dataclass, which both are made from
+    parameters = arguments_of(function)
+    options = {action.dest: action for action in parser_of(command)._actions}
+    if command == "train":  # both are made from the dataclass of its settings
         settings = {field for field in Settings.__dataclass_fields__ if field != "recipe_options"}
-        assert settings | set(recipe_options()) | set(taken) - set(PYTHON_ONLY) - {"settings"} == set(offered) - {
+        assert settings | set(recipe_options()) | set(parameters) - set(PYTHON_ONLY) - {"settings"} == set(options) - {
             "help"
         }
         return
     only = TERMINAL_ONLY if command == "info" else {"help"}
-    assert set(taken) - set(PYTHON_ONLY) == set(offered) - only
-    for name, default in taken.items():
-        if name in offered and offered[name].option_strings and default is not inspect.Parameter.empty:
-            there = offered[name].default
+    assert set(parameters) - set(PYTHON_ONLY) == set(options) - only
+    for name, default in parameters.items():
+        if name in options and options[name].option_strings and default is not inspect.Parameter.empty:
+            value = options[name].default
             same = (
-                there == default or (not there and not default and there is not False) or tuple(there) == tuple(default)
+                value == default or (not value and not default and value is not False) or tuple(value) == tuple(default)
             )
-            assert same, (name, there, default)
-    assert all(name in function.__doc__ for name in inspect.signature(function).parameters), "all are described"
+            assert same, (name, value, default)
+    assert all(name in function.__doc__ for name in inspect.signature(function).parameters), "all are documented"
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    return classifier("bert", tmp_path_factory.mktemp("theirs") / "my-classifier", 2)
+    return classifier("bert", tmp_path_factory.mktemp("original") / "my-classifier", 2)
 
 
 @pytest.fixture(scope="module")
 def fast(original, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "fast"
-    return offramp.adapt(original, some_texts(700), output=output, risk=0.2, confidence=0.9, epochs=4)
+    return offramp.adapt(original, random_texts(700), output=output, risk=0.2, confidence=0.9, epochs=4)
 
 
-def test_adapt_gives_what_holds_what_was_measured_and_a_page(fast):
+def test_adapt_gives_a_guarantee_a_speedup_and_a_report(fast):
     assert fast and fast.folder.is_dir() and fast.report.is_file() and fast.speedup > 0
-    assert "With 90 % confidence at most 20 % answers that differ from my-classifier's" in fast.guarantee
+    assert "With 90 % confidence, at most 20 % of predictions differ from my-classifier's" in fast.guarantee
     assert fast.guarantee in str(fast) and fast.guarantee.split("'")[0] in fast._repr_html_()
-    answers = list(fast.predict(some_texts(20, seed=5)))
+    answers = list(fast.predict(random_texts(20, seed=5)))
     assert len(answers) == 20 and {answer.exit_layer for answer in answers} <= set(fast.layers)
     evidence = json.loads((fast.folder / "calibration.json").read_text())
     assert evidence["model"]["name"] == str(fast.folder)
@@ -92,61 +92,63 @@ def test_adapt_gives_what_holds_what_was_measured_and_a_page(fast):
 
 def test_texts_in_every_form_are_the_same_texts():
     datasets = pytest.importorskip("datasets")
-    texts = some_texts(40)
+    texts = random_texts(40)
     column = datasets.Dataset.from_dict({"any": texts})["any"]
     for form in (texts, iter(texts), pandas.Series(texts, index=range(5, 45)), column, np.array(texts)):
-        assert list(given(form).read()) == texts
+        assert list(resolve_input(form).read()) == texts
     for form in (pandas.DataFrame({"a": [1] * 40, "text": texts}), datasets.Dataset.from_dict({"text": texts})):
-        assert list(given(form).read()) == texts
-    assert list(given(pandas.DataFrame({3: texts}), text_column="3").read()) == texts
+        assert list(resolve_input(form).read()) == texts
+    assert list(resolve_input(pandas.DataFrame({3: texts}), text_column="3").read()) == texts
     pairs = list(zip(texts, texts[::-1], strict=True))
     frame = pandas.DataFrame(pairs, columns=["question", "sentence"])
-    assert list(given(frame).read(["question", "sentence"])) == list(given(pairs).read()) == pairs
+    assert list(resolve_input(frame).read(["question", "sentence"])) == list(resolve_input(pairs).read()) == pairs
     for wrong in ({"train": texts}, 3, [3], [("a", "b", "c")]):
         with pytest.raises(offramp.OfframpError):
-            given(wrong)
+            resolve_input(wrong)
 
 
-def test_a_series_can_be_adapted_with_and_a_table_predicted(original, fast, tmp_path):
-    texts = pandas.Series(some_texts(700), index=range(5, 705))
+def test_adapt_accepts_a_series_and_predict_a_table(original, fast, tmp_path):
+    texts = pandas.Series(random_texts(700), index=range(5, 705))
     again = offramp.adapt(original, texts, output=tmp_path / "again", risk=0.2, confidence=0.9, epochs=4)
     rows = [(folder / "rows.safetensors").read_bytes() for folder in (fast.folder, again.folder)]
     assert rows[0] == rows[1]  # the same texts in the same parts
     table = pandas.DataFrame({"text": ["a film", "bad"]})
     assert len(list(again.predict(table))) == 2
-    with pytest.raises(offramp.OfframpError, match="give it the column"):
+    with pytest.raises(offramp.OfframpError, match="Pass the column of texts"):
         again.load().predict(table)
 
 
-def test_calibrating_with_texts_in_memory_takes_these_and_not_those_set_aside(fast, tmp_path):
+def test_calibrate_uses_texts_in_memory_instead_of_held_out_rows(fast, tmp_path):
     import shutil
 
     model = shutil.copytree(fast.folder, tmp_path / "model")
-    result = offramp.calibrate(model, some_texts(900)[700:], risk=0.3, confidence=0.9, policy="entropy")
+    result = offramp.calibrate(model, random_texts(900)[700:], risk=0.3, confidence=0.9, policy="entropy")
     assert result.evidence["data"]["name"] == "texts" and result.evidence["rows"] == 200
 
 
-def test_an_honest_no_is_false_and_leaves_nothing(original, tmp_path):
-    result = offramp.adapt(original, some_texts(700), output=tmp_path / "none", risk=0.02, confidence=0.9, epochs=0.01)
+def test_a_result_without_a_faster_model_is_false_and_writes_nothing(original, tmp_path):
+    result = offramp.adapt(
+        original, random_texts(700), output=tmp_path / "none", risk=0.02, confidence=0.9, epochs=0.01
+    )
     if result:
-        pytest.skip("these exits kept 2 % by luck")
+        pytest.skip("these exits satisfy 2 % by chance")
     assert result.folder is None and result.guarantee is None and result.reason and not (tmp_path / "none").exists()
-    with pytest.raises(offramp.OfframpError, match="There is no faster model"):
+    with pytest.raises(offramp.OfframpError, match="No faster model was written"):
         result.predict(["a text"])
 
 
 def test_messages_go_to_the_logger_and_not_to_the_streams(fast, capsys, caplog):
     with caplog.at_level(logging.INFO, "offramp"):
-        offramp.export(fast.folder, some_texts(60, 3), backend="onnx", int8="none", overwrite=True, threads=1)
-    assert any("segments, exits on" in record.message for record in caplog.records)
+        offramp.export(fast.folder, random_texts(60, 3), backend="onnx", int8="none", overwrite=True, threads=1)
+    assert any("Exporting exits on layers" in record.message for record in caplog.records)
     assert capsys.readouterr().out == ""
 
 
-def test_predict_gives_answers_or_writes_them(fast, tmp_path):
-    texts = some_texts(30, 6)
+def test_predict_returns_or_writes_predictions(fast, tmp_path):
+    texts = random_texts(30, 6)
     answers = list(offramp.predict(fast.folder, texts))
     written = offramp.predict(fast.folder, texts, output=tmp_path / "answers.jsonl")
-    assert written.rows == 30 and "30 rows answered" in str(written)
+    assert written.rows == 30 and ": 30 rows." in str(written)
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["label"] for line in lines] == [answer.label for answer in answers]
     stream = io.StringIO()
@@ -154,9 +156,9 @@ def test_predict_gives_answers_or_writes_them(fast, tmp_path):
     assert len(stream.getvalue().splitlines()) == 31
 
 
-def test_evaluate_takes_labels_in_memory_and_writes_only_when_asked(fast, tmp_path, monkeypatch):
+def test_evaluate_accepts_labels_in_memory_and_writes_only_with_output(fast, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    texts = some_texts(60, 7)
+    texts = random_texts(60, 7)
     labels = [answer.label for answer in offramp.load(fast.folder).predict(texts, policy="never")]
     result = offramp.evaluate(fast.folder, texts, labels, live=False)
     assert result.results.exits[-1].scores["acc"] == 1.0 and result.folder is None and not any(tmp_path.iterdir())
@@ -167,9 +169,9 @@ def test_evaluate_takes_labels_in_memory_and_writes_only_when_asked(fast, tmp_pa
         offramp.evaluate(fast.folder, texts, labels[:2])
 
 
-def test_train_takes_data_in_memory(tmp_path, encoders):
-    made = rows(160, 1)
-    texts, labels = [text for text, _ in made], [["bad", "good"][label] for _, label in made]
+def test_train_accepts_data_in_memory(tmp_path, encoders):
+    examples = rows(160, 1)
+    texts, labels = [text for text, _ in examples], [["bad", "good"][label] for _, label in examples]
     quick = {"epochs": 1, "batch_size": 16, "max_length": 16, "learning_rate": 5e-3, "cpu": True, "metric": "f1_macro"}
     result = offramp.train(
         encoders["bert"], output=tmp_path / "model", train_data=(texts[:120], labels[:120]),
@@ -177,15 +179,23 @@ def test_train_takes_data_in_memory(tmp_path, encoders):
     )  # fmt: skip
     assert isinstance(result, offramp.TrainResult) and result.metric == "f1_macro" and len(result.layers) == 4
     assert offramp.load(result.folder).config.labels == ("bad", "good")
-    with pytest.raises(offramp.OfframpError, match="No setting is called 'batchsize'"):
+    with pytest.raises(offramp.OfframpError, match="Unknown setting 'batchsize'"):
         train(encoders["bert"], output=tmp_path / "other", batchsize=3)
 
 
 @pytest.mark.parametrize(
     ("call", "in_python", "on_the_command_line"),
     [
-        (["calibrate", "MODEL", "--file", "F", "--tolerance", "1"], "leave `tolerance=` out", "leave --tolerance out"),
-        (["predict", "MODEL", "F", "--batch-tokens", "0"], "`batch_tokens` is 0", "--batch-tokens is 0"),
+        (
+            ["calibrate", "MODEL", "--file", "F", "--tolerance", "1"],
+            "`tolerance=` is for regression only",
+            "--tolerance is for regression only",
+        ),
+        (
+            ["predict", "MODEL", "F", "--batch-tokens", "0"],
+            "`batch_tokens` must be at least 1",
+            "--batch-tokens must be at least 1",
+        ),
         (
             ["evaluate", "MODEL", "--file", "F", "--thresholds", "1", "-o", "OUT"],
             "name one with `policy=`",
@@ -199,21 +209,22 @@ def test_errors_name_arguments_in_python_and_options_on_the_command_line(
 ):
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("a film\nbad\n")
-    places = {"MODEL": str(tmp_path / "model"), "F": str(tmp_path / "texts.txt"), "OUT": str(tmp_path / "out")}
-    words = [places.get(word, word) for word in call]
+    paths = {"MODEL": str(tmp_path / "model"), "F": str(tmp_path / "texts.txt"), "OUT": str(tmp_path / "out")}
+    words = [paths.get(word, word) for word in call]
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert on_the_command_line in told and "`" not in told, told
+    error = capsys.readouterr().err
+    assert on_the_command_line in error and "`" not in error, error
     parsed = parser_of(call[0]).parse_args(words[1:])
-    taken = arguments_of(getattr(offramp, call[0]))
-    given = {name: value for name, value in vars(parsed).items() if name in taken}
-    given["texts"] = given["texts"][0] if isinstance(given.get("texts"), list) else given.get("texts")
+    parameters = arguments_of(getattr(offramp, call[0]))
+    arguments = {name: value for name, value in vars(parsed).items() if name in parameters}
+    texts = arguments.get("texts")
+    arguments["texts"] = texts[0] if isinstance(texts, list) else texts
     with pytest.raises(offramp.OfframpError) as caught:
-        list(getattr(offramp, call[0])(**given))
+        list(getattr(offramp, call[0])(**arguments))
     assert in_python in str(caught.value)
 
 
-def test_wording():
+def test_messages_name_options_on_the_command_line():
     flags = {"texts": "--file", "header": "--no-header", "policy": "--policy", "overwrite": "--overwrite"}
     assert (
         as_options("give `overwrite=True`, `texts=` or `header=False`", flags)
@@ -247,21 +258,21 @@ except offramp.OfframpError as err:
         (
             ["onnxruntime"],
             "offramp.export('m', backend='onnx')",
-            "The backend onnx needs onnxruntime: pip install '.[onnx]'",
+            "Backend 'onnx' needs onnxruntime: pip install '.[onnx]'",
         ),
         (["openvino"], "offramp.tune('m', backend='openvino')", "needs openvino: pip install '.[openvino]'"),
         (["fastapi"], "offramp.serve('m')", "Serving needs fastapi: pip install '.[serve]'"),
         (["ray"], "offramp.predict('m', 'f.txt', engine='ray', output='o')", "needs ray: pip install '.[ray]'"),
     ],
 )
-def test_a_missing_extra_names_itself(missing, call, expected):
+def test_a_missing_extra_is_named(missing, call, expected):
     done = subprocess.run(
         [sys.executable, "-c", EXTRAS.format(missing=missing, call=call)], capture_output=True, text=True, check=False
     )
     assert "MissingExtra" in done.stdout and expected in done.stdout, done.stdout + done.stderr
 
 
-def test_an_installed_package_names_its_own_extra(monkeypatch, tmp_path):
+def test_an_installed_package_names_the_extra_of_the_package(monkeypatch, tmp_path):
     from offramp import extras
 
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "offramp" / "extras.py"))

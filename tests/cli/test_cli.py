@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it writes, and one line and a code for every mistake."""
+"""The command line: its output, and one line and an exit code for every error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from offramp.cli.main import COMMANDS, main
 from tests import programs
-from tests.calls import answers, fails
+from tests.calls import fails, json_lines
 from tests.tiny import LAYERS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -23,12 +23,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 # -- predict ---------------------------------------------------------------------------------------
 
 
-def test_predict_answers_every_line_also_an_empty_one(model, texts, capsys):
-    rows = answers(capsys, "predict", model, texts)
+def test_predict_handles_every_line_even_an_empty_one(model, texts, capsys):
+    rows = json_lines(capsys, "predict", model, texts)
     assert len(rows) == 3
     assert set(rows[0]) == {"label", "score", "exit_layer"}
     assert {row["label"] for row in rows} <= {"no", "perhaps", "yes"}
-    rows = answers(capsys, "predict", model, texts, "--all-scores", "--policy", "never")
+    rows = json_lines(capsys, "predict", model, texts, "--all-scores", "--policy", "never")
     assert [row["exit_layer"] for row in rows] == [LAYERS] * 3
     assert set(rows[0]["scores"]) == {"no", "perhaps", "yes"}
 
@@ -38,7 +38,7 @@ def test_predict_reads_standard_input(model, capsys, monkeypatch):
         buffer = io.BufferedReader(io.BytesIO(b"a film\nbad"))
 
     monkeypatch.setattr(sys, "stdin", Stdin)
-    assert len(answers(capsys, "predict", model, "-")) == 2
+    assert len(json_lines(capsys, "predict", model, "-")) == 2
 
 
 @pytest.mark.parametrize(
@@ -63,20 +63,20 @@ def test_predict_reads_every_format_alike(name, content, options, model, tmp_pat
     file.write_bytes(content.encode())
     plain = tmp_path / "plain.txt"
     plain.write_text("good film\nbad\n")
-    assert answers(capsys, "predict", model, file, *options) == answers(capsys, "predict", model, plain)
+    assert json_lines(capsys, "predict", model, file, *options) == json_lines(capsys, "predict", model, plain)
 
 
-def test_a_line_separator_inside_a_text_is_no_line_end(model, tmp_path, capsys):
+def test_a_unicode_line_separator_does_not_end_a_line(model, tmp_path, capsys):
     file = tmp_path / "a.txt"
     file.write_text("good\u0085film\u2028bad\n")
-    assert len(answers(capsys, "predict", model, file)) == 1
+    assert len(json_lines(capsys, "predict", model, file)) == 1
 
 
 def test_pairs_are_read_from_two_columns(model, tmp_path, capsys):
     file = tmp_path / "a.tsv"
     file.write_text("q\ts\ngood film\tbad plot\nbad\tfilm\n")
-    pairs = answers(capsys, "predict", model, file, "--text-column", "q", "--pair-column", "s")
-    single = answers(capsys, "predict", model, file, "--text-column", "q")
+    pairs = json_lines(capsys, "predict", model, file, "--text-column", "q", "--pair-column", "s")
+    single = json_lines(capsys, "predict", model, file, "--text-column", "q")
     assert len(pairs) == len(single) == 2
     assert pairs != single
 
@@ -88,31 +88,31 @@ def test_predict_writes_tsv_and_files(model, texts, tmp_path, capsys):
     assert lines[0] == "label\tscore\texit_layer\tno\tperhaps\tyes"
     assert len(lines) == 4
     assert capsys.readouterr().out == ""
-    rows = answers(capsys, "predict", model, texts)
+    rows = json_lines(capsys, "predict", model, texts)
     assert [line.split("\t")[0] for line in lines[1:]] == [row["label"] for row in rows]
     assert [int(line.split("\t")[2]) for line in lines[1:]] == [row["exit_layer"] for row in rows]
 
 
 def test_policy_threshold_and_budget_come_from_the_command_line(model, texts, capsys):
-    assert {row["exit_layer"] for row in answers(capsys, "predict", model, texts, "--policy", "layer:3")} == {3}
-    rows = answers(capsys, "predict", model, texts, "--policy", "entropy:0", "--threshold", "0,9,0")
-    assert rows == answers(capsys, "predict", model, texts, "--policy", "entropy", "--threshold", "0,9,0", "-o", "-")
+    assert {row["exit_layer"] for row in json_lines(capsys, "predict", model, texts, "--policy", "layer:3")} == {3}
+    rows = json_lines(capsys, "predict", model, texts, "--policy", "entropy:0", "--threshold", "0,9,0")
+    assert rows == json_lines(capsys, "predict", model, texts, "--policy", "entropy", "--threshold", "0,9,0", "-o", "-")
     assert {row["exit_layer"] for row in rows} == {2}
-    rows = answers(capsys, "predict", model, texts, "--policy", "never", "--max-layers", "1")
+    rows = json_lines(capsys, "predict", model, texts, "--policy", "never", "--max-layers", "1")
     assert {row["exit_layer"] for row in rows} == {1}
 
 
-def test_long_texts_get_a_note(model, tmp_path, capsys):
+def test_long_texts_get_a_warning(model, tmp_path, capsys):
     file = tmp_path / "long.txt"
     file.write_text("good " * 200_000 + "\nbad\n")
     assert main(["predict", model, str(file)]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
-    assert err == "offramp: 1 text is longer than 38 tokens; it was cut there.\n"
+    assert err == "offramp: 1 text is longer than 38 tokens and was truncated.\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "name", "options", "fault"),
+    ("content", "name", "options", "message"),
     [
         (b"", "a.txt", [], "a.txt is empty"),
         (b"id\tsentence\n", "a.tsv", [], "a.tsv is empty"),
@@ -127,7 +127,7 @@ def test_long_texts_get_a_note(model, tmp_path, capsys):
         (b'id,text\n1,"x\n', "a.csv", [], "line 2: not CSV"),
         (b"a\tb\n1\t2\n", "a.tsv", [], "has the columns a, b; say with --text-column"),
         (b"a\tsentense\n1\t2\n", "a.tsv", ["--text-column", "sentence"], "Did you mean 'sentense'?"),
-        (b"a\tb\n", "a.tsv", ["--no-header", "--text-column", "3"], "No column number is called '3'"),
+        (b"a\tb\n", "a.tsv", ["--no-header", "--text-column", "3"], "Unknown column number '3'"),
         (b'{"text": "a"}\n{"text": 3}\n', "a.jsonl", [], "line 2: field 'text' holds 3, expected a string"),
         (b'{"text": "a"}\n{"text": \n', "a.jsonl", [], "line 2: not JSON"),
         (b'{"txt": "a", "n": 1}\n', "a.jsonl", [], "line 1: the fields are txt, n"),
@@ -138,27 +138,37 @@ def test_long_texts_get_a_note(model, tmp_path, capsys):
         (b"a\tsentence\n1\tx\n2\n3\ty\n", "a.tsv", [], "line 3: 1 column, expected 2"),
         (b"a\n", "a.txt", ["--text-column", "x"], "plain text, which has no columns"),
         (b"a\n", "a.txt", ["--policy", "entropi:0.2"], "Did you mean 'entropy'?"),
-        (b"a\n", "a.txt", ["--policy", "entropy:nan"], "threshold is nan"),
-        (b"a\n", "a.txt", ["--policy", "entropy:-0.1"], "threshold is -0.1"),
-        (b"a\n", "a.txt", ["--policy", "entropy:0.1", "--threshold", "nan"], "threshold is nan"),
-        (b"a\n", "a.txt", ["--policy", "layer:9"], "No exit sits on layer 9; this model's exits are on 1, 2, 3, 4"),
+        (b"a\n", "a.txt", ["--policy", "entropy:nan"], "threshold must be finite and at least 0, got nan"),
+        (b"a\n", "a.txt", ["--policy", "entropy:-0.1"], "threshold must be finite and at least 0, got -0.1"),
+        (
+            b"a\n",
+            "a.txt",
+            ["--policy", "entropy:0.1", "--threshold", "nan"],
+            "threshold must be finite and at least 0, got nan",
+        ),
+        (
+            b"a\n",
+            "a.txt",
+            ["--policy", "layer:9"],
+            "Layer 9 has no exit; the exits of this model are on layers 1, 2, 3, 4",
+        ),
         (b"a\n", "a.txt", ["--policy", "entropy:0.1,0.2"], "2 thresholds for 4 exits"),
         (b"a\n", "a.txt", ["--policy", "learned:0.1"], "needs an LTE module"),
         (b"a\n", "a.txt", ["--threshold", "0.3"], "has no threshold"),
         (b"a\n", "a.txt", ["--threshold", "x"], "--threshold"),
-        (b"a\n", "a.txt", ["--max-layers", "0"], "the first exit sits on layer 1"),
+        (b"a\n", "a.txt", ["--max-layers", "0"], "must be at least 1 (the first exit's layer)"),
         (b"a\n", "a.txt", ["--batch-tokens", "0"], "--batch-tokens is 0"),
     ],
 )
-def test_predict_names_the_fault_and_writes_nothing(content, name, options, fault, model, tmp_path, capsys):
+def test_predict_reports_errors_and_writes_nothing(content, name, options, message, model, tmp_path, capsys):
     (tmp_path / name).write_bytes(content)
     before = sorted(tmp_path.iterdir())
-    said = fails(capsys, "predict", model, tmp_path / name, *options, "--output", tmp_path / "out.jsonl")
-    assert fault in said
+    error = fails(capsys, "predict", model, tmp_path / name, *options, "--output", tmp_path / "out.jsonl")
+    assert message in error
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_predict_refuses_what_is_not_there(model, texts, tmp_path, capsys):
+def test_predict_reports_missing_files(model, texts, tmp_path, capsys):
     assert "No file" in fails(capsys, "predict", model, tmp_path / "none.txt")
     assert "No folder" in fails(capsys, "predict", tmp_path / "none", texts)
     assert "no config.json" in fails(capsys, "predict", tmp_path, texts)
@@ -175,7 +185,7 @@ def test_an_existing_output_needs_overwrite(model, texts, tmp_path, capsys):
     assert len(out.read_text().splitlines()) == 3
 
 
-def test_a_broken_input_leaves_an_existing_output_alone(model, tmp_path, capsys):
+def test_an_invalid_input_does_not_change_an_existing_output(model, tmp_path, capsys):
     out, file = tmp_path / "out.jsonl", tmp_path / "a.txt"
     out.write_text("precious")
     file.write_bytes(b"fine\n\xff\n")
@@ -183,16 +193,16 @@ def test_a_broken_input_leaves_an_existing_output_alone(model, tmp_path, capsys)
     assert out.read_text() == "precious"
 
 
-# -- the whole program, in a process of its own ------------------------------------------------------
+# -- the program, in a separate process ------------------------------------------------------
 
 
-def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
+def test_help_has_examples_and_unknown_commands_get_a_suggestion(capsys):
     assert main([]) == 0
-    told = [capsys.readouterr().out]
+    pages = [capsys.readouterr().out]
     for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
         assert main(arguments) == 0
-        told.append(capsys.readouterr().out)
-    for text in told:
+        pages.append(capsys.readouterr().out)
+    for text in pages:
         assert "examples:" in text
         assert max(map(len, text.splitlines())) <= 120
     assert "Did you mean 'predict'?" in fails(capsys, "pedict")
@@ -200,7 +210,7 @@ def test_help_reads_well_and_unknown_commands_get_a_guess(capsys):
 
 
 @pytest.mark.parametrize(("lines", "limit"), [(5000, 100_000), (3, 50)])
-def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_path):
+def test_a_full_disk_exits_with_2_and_writes_nothing(lines, limit, model, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("a lovely film\n" * lines)
     call = ["predict", model, file, "--output", tmp_path / "out.jsonl"]
@@ -211,7 +221,7 @@ def test_a_full_disk_ends_with_2_and_leaves_nothing(lines, limit, model, tmp_pat
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_full_disk_stops_a_conversion_too(tmp_path):
+def test_a_full_disk_stops_a_conversion(tmp_path):
     call = ["convert", GOLDEN / "deebert-bert-2" / "checkpoint", "--output", tmp_path / "out"]
     (done,) = programs.run((programs.offramp, call, limit_files, 5000))
     assert done.code == 2
@@ -221,14 +231,14 @@ def test_a_full_disk_stops_a_conversion_too(tmp_path):
 
 
 def limit_files(size: int) -> None:
-    """No file of this process may grow beyond that."""
+    """Limit the file size in this process."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-def test_a_full_standard_output_ends_with_2(model, texts):
+def test_a_full_standard_output_exits_with_2(model, texts):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "offramp", "predict", model, texts], stdout=full, stderr=subprocess.PIPE, check=False
@@ -237,7 +247,7 @@ def test_a_full_standard_output_ends_with_2(model, texts):
     assert b"Cannot write standard output: No space left on device" in done.stderr
 
 
-def test_a_reader_that_leaves_is_no_error(model, tmp_path):
+def test_a_closed_pipe_is_not_an_error(model, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("a lovely film\n" * 20_000)
     done = subprocess.run(
@@ -247,20 +257,20 @@ def test_a_reader_that_leaves_is_no_error(model, tmp_path):
     assert done.stderr == b""
 
 
-def hear_ctrl_c() -> None:
-    """As at a terminal: what a shell starts in the background ignores it, and so do its children."""
+def reset_sigint() -> None:
+    """Handle Ctrl-C as at a terminal; background jobs of a shell ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_ends_with_130_and_leaves_nothing(model, tmp_path):
-    """Interrupted in the middle of the work: the input is a pipe that never ends."""
+def test_ctrl_c_exits_with_130_and_writes_nothing(model, tmp_path):
+    """The input is a pipe that never ends."""
     read, write = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "offramp", "predict", model, "-", "--output", tmp_path / "out.jsonl"],
         stdin=read,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=reset_sigint,
     )
     os.close(read)
     os.write(write, b"a lovely film\n" * 100)
@@ -269,8 +279,8 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(model, tmp_path):
         time.sleep(0.05)
     assert list(tmp_path.glob(".out.jsonl*.part"))
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
     os.close(write)
     assert process.returncode == 130
-    assert said.count(b"\n") == 1
+    assert error.count(b"\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
-"""The design's equalities 2 to 4 as properties: over families, policies, batch sizes, lengths and orders.
+"""Invariants of early exits as property tests: over families, policies, batch sizes, lengths and orders.
 
-Compaction and re-trimming shift floats in the last digits, so thresholds are put into the gaps between the
-rows' own scores; exit layers are then compared exactly, logits within a tolerance.
+Compaction and trimming change the last digits of floats, so thresholds are placed in gaps between the rows' scores;
+exit layers are then compared exactly, logits within a tolerance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offramp.answers import MULTI_LABEL
 from offramp.core.batch import Batch
 from offramp.core.stepper import ExitOutput
 from offramp.policies import Policy
-from tests.tiny import FAMILY_NAMES, livelier, random_batch
+from tests.tiny import FAMILY_NAMES, amplify_weights, random_batch
 
 CLOSE = {"atol": 5e-5, "rtol": 1e-4}
 VARIANTS = {
@@ -37,14 +37,14 @@ VARIANTS = {
 
 @cache
 def tiny(encoder: Path, variant: str = "all") -> AdaptiveModel:
-    """ExportedGraphs once for all the tests of a family and a kind of exits."""
+    """Return a tiny model, cached per family and variant."""
     model = AdaptiveModel.from_backbone(encoder, **{"num_labels": 3} | VARIANTS[variant])
-    livelier(model.exits, seed=1, scale=20.0)
+    amplify_weights(model.exits, seed=1, scale=20.0)
     return model.eval()
 
 
 def in_a_gap(values: torch.Tensor, share: float) -> float:
-    """A number that splits the values about there, as far from its neighbours as it can be."""
+    """Return a number near the `share` quantile that is as far as possible from all values."""
     ordered = values.flatten().unique()  # ascending
     if len(ordered) < 2:
         return float(ordered[0]) * 0.9
@@ -55,63 +55,64 @@ def in_a_gap(values: torch.Tensor, share: float) -> float:
 
 
 def policies_for(model: AdaptiveModel, batch: dict[str, torch.Tensor], share: float) -> list[Policy]:
-    """One of each policy that the model can serve, with thresholds in gaps."""
+    """Return every policy that the model supports, with thresholds in gaps."""
     with torch.no_grad():
         out = model(**batch, output_exits=True)
     early, answer_type = out.exit_logits[:, :-1], model.config.answer_type
     layers = [spec.layer for spec in model.config.exit_specs]
-    chosen: list[Policy] = [policies.Never(), policies.Layer(layers[0]), policies.Layer(layers[-1])]
+    candidates: list[Policy] = [policies.Never(), policies.Layer(layers[0]), policies.Layer(layers[-1])]
     if answer_type.needs_tolerance:
         steps = (out.exit_logits[:, 1:] - out.exit_logits[:, :-1]).abs()
-        chosen += [policies.Patience(1, in_a_gap(steps, share)), policies.Patience(2, in_a_gap(steps, 0.8))]
+        candidates += [policies.Patience(1, in_a_gap(steps, share)), policies.Patience(2, in_a_gap(steps, 0.8))]
     else:
-        uncertain = answer_type.entropy(early)
-        chances = early.sigmoid() if answer_type is MULTI_LABEL else early.softmax(-1)
+        entropies = answer_type.entropy(early)
+        probabilities = early.sigmoid() if answer_type is MULTI_LABEL else early.softmax(-1)
         if answer_type is MULTI_LABEL:
-            sure, apart = torch.maximum(chances, 1 - chances).amin(-1), (2 * chances - 1).abs().amin(-1)
+            confidence = torch.maximum(probabilities, 1 - probabilities).amin(-1)
+            margin = (2 * probabilities - 1).abs().amin(-1)
         else:
-            best = chances.topk(2, -1).values
-            sure, apart = best[..., 0], best[..., 0] - best[..., 1]
-        each = tuple(in_a_gap(uncertain[:, i], share) for i in range(early.shape[1]))
-        chosen += [
-            policies.Entropy(in_a_gap(uncertain, share)),
-            policies.Entropy(each),
-            policies.Confidence(in_a_gap(sure, 1 - share)),
-            policies.Margin(in_a_gap(apart, 1 - share)),
+            best = probabilities.topk(2, -1).values
+            confidence, margin = best[..., 0], best[..., 0] - best[..., 1]
+        thresholds = tuple(in_a_gap(entropies[:, i], share) for i in range(early.shape[1]))
+        candidates += [
+            policies.Entropy(in_a_gap(entropies, share)),
+            policies.Entropy(thresholds),
+            policies.Confidence(in_a_gap(confidence, 1 - share)),
+            policies.Margin(in_a_gap(margin, 1 - share)),
             policies.Patience(1),
             policies.Patience(2),
-            policies.PatienceConfidence(2, in_a_gap(uncertain, share)),
+            policies.PatienceConfidence(2, in_a_gap(entropies, share)),
         ]
-        if answer_type.is_one_class:
-            chosen += [policies.Vote(2), policies.Vote(0.9, 1.0)]
-    chosen.append(judged(model, out.exit_logits, share))
+        if answer_type.is_single_class:
+            candidates += [policies.Vote(2), policies.Vote(0.9, 1.0)]
+    candidates.append(risk_policy(model, out.exit_logits, share))
     if out.exit_uncertainty is not None:
-        chosen.append(policies.Learned(in_a_gap(out.exit_uncertainty[:, :-1], share)))
-    return chosen
+        candidates.append(policies.Learned(in_a_gap(out.exit_uncertainty[:, :-1], share)))
+    return candidates
 
 
-def judged(model: AdaptiveModel, logits: torch.Tensor, share: float) -> Policy:
-    """A judge of another opinion at every exit, its threshold in a gap between the rows' risks."""
-    judge = [tuple(values) for values in torch.linspace(-0.5, 0.7, 2 * (logits.shape[1] - 1)).view(2, -1).tolist()]
+def risk_policy(model: AdaptiveModel, logits: torch.Tensor, share: float) -> Policy:
+    """Return a risk model with different parameters at every exit, its threshold in a gap between the rows' risks."""
+    parameters = [tuple(values) for values in torch.linspace(-0.5, 0.7, 2 * (logits.shape[1] - 1)).view(2, -1).tolist()]
     memory, risks = None, []
-    for place, (offset, slope) in enumerate(zip(*judge, strict=True)):
-        said = ExitOutput(place + 1, place + 1, model.config.answer_type, logits[:, place])
-        sure, memory = said.answer_type.log_odds(said.logits.float(), memory)
-        risks.append(torch.sigmoid(offset - slope * sure))
-    return policies.RiskModel(in_a_gap(torch.stack(risks), share), *judge)
+    for index, (offset, slope) in enumerate(zip(*parameters, strict=True)):
+        output = ExitOutput(index + 1, index + 1, model.config.answer_type, logits[:, index])
+        log_odds, memory = output.answer_type.log_odds(output.logits.float(), memory)
+        risks.append(torch.sigmoid(offset - slope * log_odds))
+    return policies.RiskModel(in_a_gap(torch.stack(risks), share), *parameters)
 
 
 def rows_of(batch: dict[str, torch.Tensor], rows: torch.Tensor | slice | list[int]) -> dict[str, torch.Tensor]:
     return {key: value[rows] for key, value in batch.items()}
 
 
-def answered(model: AdaptiveModel, batch: dict[str, torch.Tensor], policy: Policy):
+def predict(model: AdaptiveModel, batch: dict[str, torch.Tensor], policy: Policy):
     with torch.no_grad():
         return model(**batch, policy=policy)
 
 
 seeds = st.integers(0, 10_000)
-few = settings(max_examples=3, deadline=None, derandomize=True)  # each with all policies, on every family and kind
+few_examples = settings(max_examples=3, deadline=None, derandomize=True)  # each with all policies
 
 
 @pytest.mark.parametrize(
@@ -121,54 +122,54 @@ few = settings(max_examples=3, deadline=None, derandomize=True)  # each with all
     + [("modernbert", "poolers"), ("modernbert", "attention")],
 )
 @given(seed=seeds, rows=st.integers(2, 9), share=st.floats(0.1, 0.9), data=st.data())
-@few
-def test_a_batch_is_its_rows(encoders, family, variant, seed, rows, share, data):
+@few_examples
+def test_predictions_do_not_depend_on_the_batch(encoders, family, variant, seed, rows, share, data):
     model = tiny(encoders[family], variant)
     batch = random_batch(rows, seed)
     order = torch.tensor(data.draw(st.permutations(range(rows)), label="order"))
-    cut = data.draw(st.integers(1, rows), label="cut")
+    count = data.draw(st.integers(1, rows), label="count")
     pad = data.draw(st.integers(0, 5), label="more padding")
     wider = {key: torch.nn.functional.pad(value, (0, pad)) for key, value in batch.items()}
     for policy in policies_for(model, batch, share):
-        whole = answered(model, batch, policy)
-        alone = [answered(model, rows_of(batch, [row]), policy) for row in range(rows)]
-        assert whole.exit_layer.tolist() == [int(one.exit_layer) for one in alone], policy
-        torch.testing.assert_close(whole.logits, torch.cat([one.logits for one in alone]), **CLOSE)
-        for other, back in (
-            (answered(model, rows_of(batch, order), policy), order),
-            (answered(model, wider, policy), torch.arange(rows)),
-            (answered(model, rows_of(batch, slice(0, cut)), policy), torch.arange(cut)),
+        full = predict(model, batch, policy)
+        alone = [predict(model, rows_of(batch, [row]), policy) for row in range(rows)]
+        assert full.exit_layer.tolist() == [int(output.exit_layer) for output in alone], policy
+        torch.testing.assert_close(full.logits, torch.cat([output.logits for output in alone]), **CLOSE)
+        for other, indices in (
+            (predict(model, rows_of(batch, order), policy), order),
+            (predict(model, wider, policy), torch.arange(rows)),
+            (predict(model, rows_of(batch, slice(0, count)), policy), torch.arange(count)),
         ):
-            assert torch.equal(other.exit_layer, whole.exit_layer[back]), policy
-            torch.testing.assert_close(other.logits, whole.logits[back], **CLOSE)
+            assert torch.equal(other.exit_layer, full.exit_layer[indices]), policy
+            torch.testing.assert_close(other.logits, full.logits[indices], **CLOSE)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("variant", VARIANTS)
 @given(seed=seeds, rows=st.integers(1, 9), share=st.floats(0.1, 0.9))
-@few
-def test_leaving_changes_nothing(encoders, family, variant, seed, rows, share):
+@few_examples
+def test_early_exits_return_the_logits_of_their_exit(encoders, family, variant, seed, rows, share):
     model = tiny(encoders[family], variant)
     batch = random_batch(rows, seed)
     with torch.no_grad():
-        every = model(**batch, output_exits=True).exit_logits  # (rows, exits, classes)
-    numbers = {spec.layer: index for index, spec in enumerate(model.config.exit_specs)}
-    left_somewhere_else = set()
+        exit_logits = model(**batch, output_exits=True).exit_logits  # (rows, exits, classes)
+    indices_by_layer = {spec.layer: index for index, spec in enumerate(model.config.exit_specs)}
+    layers = set()
     for policy in policies_for(model, batch, share):
-        out = answered(model, batch, policy)
-        index = torch.tensor([numbers[int(layer)] for layer in out.exit_layer])
-        torch.testing.assert_close(out.logits, every[torch.arange(rows), index], **CLOSE)
-        # the same policy on the recorded answers decides alike
+        out = predict(model, batch, policy)
+        index = torch.tensor([indices_by_layer[int(layer)] for layer in out.exit_layer])
+        torch.testing.assert_close(out.logits, exit_logits[torch.arange(rows), index], **CLOSE)
+        # the same policy makes the same decisions on the recorded outputs
         with torch.no_grad():
             replayed = model(**batch, policy=policy, output_exits=True)
         assert torch.equal(replayed.exit_layer, out.exit_layer), policy
-        left_somewhere_else |= set(out.exit_layer.tolist())
-    assert len(left_somewhere_else) > 1
+        layers |= set(out.exit_layer.tolist())
+    assert len(layers) > 1
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_saved_is_loaded(encoders, family, variant, tmp_path):
+def test_a_saved_model_is_loaded_unchanged(encoders, family, variant, tmp_path):
     model = tiny(encoders[family], variant)
     batch = random_batch(5, seed=11)
     policy = policies_for(model, batch, 0.5)[-1]
@@ -181,29 +182,29 @@ def test_saved_is_loaded(encoders, family, variant, tmp_path):
     assert again.config.exit_specs == model.config.exit_specs
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
-    expected, loaded = answered(model, batch, policy), answered(again, batch, None)
-    torch.testing.assert_close(expected.logits, loaded.logits, atol=1e-6, rtol=1e-6)  # weights may be aligned otherwise
+    expected, loaded = predict(model, batch, policy), predict(again, batch, None)
+    torch.testing.assert_close(expected.logits, loaded.logits, atol=1e-6, rtol=1e-6)  # memory alignment may differ
     assert torch.equal(expected.exit_layer, loaded.exit_layer)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_a_budget_stops_at_the_deepest_exit_that_fits(encoders, family):
+def test_max_layers_stops_at_the_deepest_exit_within_it(encoders, family):
     model = tiny(encoders[family], "some")
     batch = random_batch(4, seed=5)
     with torch.no_grad():
-        every = model(**batch, output_exits=True).exit_logits
+        exit_logits = model(**batch, output_exits=True).exit_logits
         out = model(**batch, policy="never", max_layers=3)
     assert out.exit_layer.tolist() == [2] * 4
-    torch.testing.assert_close(out.logits, every[:, 0], **CLOSE)
+    torch.testing.assert_close(out.logits, exit_logits[:, 0], **CLOSE)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_the_plain_encoder_takes_the_masks_that_batches_have(encoders, family):
-    """What seconds are compared with: the family's own pass, with the Boolean mask of our batches."""
+def test_the_full_model_accepts_boolean_masks(encoders, family):
+    """The baseline of timings: the encoder's own forward pass, with the Boolean mask of batches."""
     model = tiny(encoders[family])
     batch = random_batch(5, 3, types=False)
     batch["attention_mask"] = batch["attention_mask"].bool()
     with torch.inference_mode():
-        plain = model.stepper.plain(Batch.of_tensors(**batch))
+        logits = model.stepper.full_model(Batch.from_tensors(**batch))
         expected = model(**batch, policy="never").logits
-    torch.testing.assert_close(plain, expected, **CLOSE)
+    torch.testing.assert_close(logits, expected, **CLOSE)

@@ -1,4 +1,4 @@
-"""An exit on layer 0 reads the embeddings: config, loop, thresholds, costs, traces, exports, reports take it."""
+"""Exits on layer 0, which read the embeddings: config, loop, thresholds, costs, traces, exports and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import offramp
 from offramp.cli.main import main
 from offramp.core.batch import Batch
-from offramp.core.loop import every_exit, run, within_budget
+from offramp.core.loop import exits_within, run, run_all_exits
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.traces.operations import count_operations
 from offramp.evaluation.traces.recording import record
@@ -29,39 +29,39 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_it_reads_the_embeddings_and_nothing_else_changes(family, tmp_path):
+def test_an_exit_on_layer_0_reads_the_embeddings(family, tmp_path):
     model = adaptive(family, tmp_path / "encoder", exits=[0, 2, 4], num_labels=3)
     assert [point.layer for point in model.config.exit_points] == [0, 2, 4]
     batch = random_batch(5, 3, types=family in ("bert", "albert", "elasticbert", "electra"))
-    made = Batch.of_tensors(**batch)
+    tensors = Batch.from_tensors(**batch)
     with torch.no_grad():
-        every = every_exit(model.stepper, made)
-        embedded = model.stepper.embed(made)
-        alone = model.stepper.ask(embedded, model.exits.points[0])[0]
-        torch.testing.assert_close(every[0].logits, alone, **CLOSE)
-        for layer, output in zip((0, 2, 4), every, strict=True):
-            found = run(model.stepper, made, Layer(layer))
-            torch.testing.assert_close(found.logits, output.logits, **CLOSE)
-            assert set(found.layer.tolist()) == {layer}
-        first = every[0].answer_type.entropy(every[0].logits)
-        some = run(model.stepper, made, Entropy(float(first.median()) + 1e-6))
-        assert (some.layer == 0).sum() >= 2
-        rows = (some.layer == 0).nonzero()[:, 0]
-        torch.testing.assert_close(some.logits[rows], every[0].logits[rows], **CLOSE)
+        outputs = run_all_exits(model.stepper, tensors)
+        embedded = model.stepper.embed(tensors)
+        alone = model.stepper.run_head(embedded, model.exits.points[0])[0]
+        torch.testing.assert_close(outputs[0].logits, alone, **CLOSE)
+        for layer, output in zip((0, 2, 4), outputs, strict=True):
+            result = run(model.stepper, tensors, Layer(layer))
+            torch.testing.assert_close(result.logits, output.logits, **CLOSE)
+            assert set(result.layer.tolist()) == {layer}
+        entropies = outputs[0].answer_type.entropy(outputs[0].logits)
+        result = run(model.stepper, tensors, Entropy(float(entropies.median()) + 1e-6))
+        assert (result.layer == 0).sum() >= 2
+        rows = (result.layer == 0).nonzero()[:, 0]
+        torch.testing.assert_close(result.logits[rows], outputs[0].logits[rows], **CLOSE)
     model.save_pretrained(tmp_path / "model")
     again = offramp.AdaptiveModel.from_pretrained(tmp_path / "model")
-    torch.testing.assert_close(again(**batch, policy="layer:0").logits, every[0].logits, **CLOSE)
+    torch.testing.assert_close(again(**batch, policy="layer:0").logits, outputs[0].logits, **CLOSE)
 
 
-def test_a_budget_of_no_layers(tmp_path):
+def test_max_layers_of_0(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", exits=[0, 4], num_labels=2)
-    assert [point.layer for point in within_budget(model.stepper.exits, 0)] == [0]
+    assert [point.layer for point in exits_within(model.stepper.exits, 0)] == [0]
     assert model(**random_batch(3, 1), max_layers=0).exit_layer.tolist() == [0, 0, 0]
-    with pytest.raises(offramp.OfframpError, match="first exit sits on layer 1"):
-        within_budget(adaptive("bert", tmp_path / "other", num_labels=2).stepper.exits, 0)
+    with pytest.raises(offramp.OfframpError, match=r"at least 1 \(the first exit's layer\)"):
+        exits_within(adaptive("bert", tmp_path / "other", num_labels=2).stepper.exits, 0)
 
 
-def test_its_costs_are_counted_and_nothing_is_divided_by_zero(tmp_path):
+def test_costs_of_layer_0_are_counted_without_division_by_zero(tmp_path):
     cost = layer_cost(np.array([0, 0, 4, 2]), 4)
     assert cost.rows_per_layer == (2, 0, 1, 0, 1) and cost.mean_layers == 1.5 and cost.speedup == 4 / 1.5
     assert layer_cost(np.zeros(3), 4).mean_layers == 0 and layer_cost(np.zeros(3), 4).speedup == float("inf")
@@ -71,7 +71,7 @@ def test_its_costs_are_counted_and_nothing_is_divided_by_zero(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["layer:0", "entropy:2", "entropy:0.9"])
-def test_a_trace_replays_it_and_a_report_shows_it(policy, tmp_path, capsys):
+def test_traces_and_reports_include_layer_0(policy, tmp_path, capsys):
     model = adaptive("bert", tmp_path / "encoder", exits=[0, 2, 4], labels=["x", "y", "z"])
     model.save_pretrained(tmp_path / "model")
     rows, runner = texts(40, 1), offramp.load(tmp_path / "model")
@@ -104,18 +104,18 @@ def test_a_trace_replays_it_and_a_report_shows_it(policy, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta-v2", "modernbert", "mpnet"])
-def test_exported_is_torch(family, tmp_path):
+def test_an_export_with_layer_0_matches_torch(family, tmp_path):
     pytest.importorskip("onnxruntime")
     model = adaptive(family, tmp_path / "encoder", exits=[0, 2, 4], labels=["x", "y", "z"])
     model.save_pretrained(tmp_path / "model")
     rows = texts(30, 2)
-    made = offramp.export(tmp_path / "model", rows, backend="onnx", int8="none", threads=1)
-    assert made.layers == (0, 2, 4) and made.agreement == {0: 1.0, 2: 1.0, 4: 1.0}
+    export = offramp.export(tmp_path / "model", rows, backend="onnx", int8="none", threads=1)
+    assert export.layers == (0, 2, 4) and export.agreement == {0: 1.0, 2: 1.0, 4: 1.0}
     torch_, onnx = offramp.load(tmp_path / "model"), offramp.load(tmp_path / "model", "onnx", threads=1)
     for policy in ("layer:0", "never", "entropy:0.9"):
-        expected, found = torch_.answer(rows, policy=policy), onnx.answer(rows, policy=policy)
-        assert found.layer.tolist() == expected.layer.tolist()
-        np.testing.assert_allclose(found.logits, expected.logits, atol=2e-4)
+        expected, exported = torch_.answer(rows, policy=policy), onnx.answer(rows, policy=policy)
+        assert exported.layer.tolist() == expected.layer.tolist()
+        np.testing.assert_allclose(exported.logits, expected.logits, atol=2e-4)
 
 
 def test_a_guarantee_and_thresholds_per_exit(tmp_path):

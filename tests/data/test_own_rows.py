@@ -151,7 +151,7 @@ def test_standard_input_and_a_trace_that_would_be_deleted_are_refused(model, tmp
     capsys.readouterr()
     trace = tmp_path / "run" / "trace.safetensors"
     line = fails(capsys, "evaluate", model, *run, "--overwrite", "--trace", trace)
-    assert "lies in the folder that is to be replaced" in line and trace.is_file()
+    assert "is in the folder that would be replaced" in line and trace.is_file()
 
 
 def test_only_what_an_evaluation_wrote_is_replaced(model, tmp_path, capsys):
@@ -184,7 +184,7 @@ def test_a_length_beyond_the_positions_is_refused(home, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("a film\n")
     for length in ("41", "0", "-3", "2"):  # below the special tokens nothing would be cut at all
         line = fails(capsys, "predict", home / "model", tmp_path / "a.txt", "--max-length", length)
-        assert "this model takes 4 (its special tokens and one) to 40" in line
+        assert "must be between 4 (the special tokens and one more) and 40 tokens" in line
 
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ def test_device_dtype_and_threads_can_be_chosen(home, tmp_path, capsys):
     call = ["predict", home / "model", tmp_path / "a.txt"]
     assert main([*map(str, call), "--device", "cpu", "--dtype", "bfloat16", "--threads", "1"]) == 0
     capsys.readouterr()
-    assert "torch finds no accelerator here" in fails(capsys, *call, "--device", "cuda")
+    assert "torch finds no accelerator" in fails(capsys, *call, "--device", "cuda")
     assert "device is 'toaster'" in fails(capsys, *call, "--device", "toaster")
-    assert "threads is 0; it is at least 1" in fails(capsys, *call, "--threads", "0")
+    assert "threads must be at least 1, got 0" in fails(capsys, *call, "--threads", "0")
     runner = load(home / "model", dtype="bfloat16")
     assert (runner.backend, runner.dtype, runner.device.type) == ("torch", "bfloat16", "cpu")
     assert load(home / "model").dtype == "float32"

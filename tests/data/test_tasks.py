@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from offramp.answers import SPAN
-from offramp.data.folder import parse_label, read_split
+from offramp.data.task_files import parse_label, read_split
 from offramp.data.metrics import METRICS, score
 from offramp.data.tasks import TASKS
 from offramp.errors import BadInput, UnknownName
@@ -112,7 +112,7 @@ def test_what_is_not_there_is_named(tmp_path):
         read_split(TASKS["sst-2"], "train", tmp_path / "no")
     with pytest.raises(BadInput, match="say where"):
         read_split(TASKS["sst-2"], "train")
-    with pytest.raises(UnknownName, match=r"No split of sst-2 is called 'dve'\. Did you mean 'dev'"):
+    with pytest.raises(UnknownName, match=r"Unknown split of sst-2 'dve'\. Did you mean 'dev'"):
         read_split(TASKS["sst-2"], "dve", tmp_path)
     with pytest.raises(UnknownName, match="Did you mean 'sst-2'"):
         TASKS["sst2"]

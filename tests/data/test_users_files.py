@@ -12,9 +12,9 @@ import pytest
 from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.data import source
-from offramp.data.reading import Source, format_of, read_records, read_texts
-from offramp.data.rows import DataOptions, rows_for
-from tests.calls import answers, fails
+from offramp.data.reading import Source, infer_format, read_records, read_texts
+from offramp.data.rows import DataOptions, load_rows
+from tests.calls import fails, json_lines
 from tests.tiny import adaptive
 
 QUESTIONS = ("question", "answer")
@@ -58,7 +58,7 @@ READ = [
 def test_what_is_read(name, content, inputs, texts, packed, tmp_path):
     file = tmp_path / (f"{name}.gz" if packed else name)
     file.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
-    wanted = Source(str(file), format_of(str(file)), inputs=inputs)
+    wanted = Source(str(file), infer_format(str(file)), inputs=inputs)
     assert list(read_texts(wanted)) == texts
     if wanted.format != "text":  # training's reader sees the same rows
         assert len(list(read_records(wanted))) == len(texts)
@@ -99,9 +99,9 @@ def test_a_model_of_pairs_answers_its_own_columns(models, tmp_path, capsys):
         "--pair-column",
         "answer",
     )
-    assert answers(capsys, "predict", models["pairs"], tmp_path / "q.jsonl") == named
+    assert json_lines(capsys, "predict", models["pairs"], tmp_path / "q.jsonl") == named
     config = AdaptiveModel.from_pretrained(models["pairs"]).config
-    data = rows_for(str(models["pairs"]), config, DataOptions(file=str(tmp_path / "q.jsonl")), "dev")
+    data = load_rows(str(models["pairs"]), config, DataOptions(file=str(tmp_path / "q.jsonl")), "dev")
     assert data.rows.texts == [(row["question"], row["answer"]) for row in rows]
     assert "trained on single texts" in fails(
         capsys,
@@ -120,11 +120,11 @@ def test_packed_texts_come_through_a_pipe(models, capsys, monkeypatch):
         buffer = io.BufferedReader(io.BytesIO(gzip.compress(b"good film\nbad\n")))
 
     monkeypatch.setattr("sys.stdin", Input)
-    assert len(answers(capsys, "predict", models["unknown"], "-")) == 2
+    assert len(json_lines(capsys, "predict", models["unknown"], "-")) == 2
 
 
 def test_what_has_no_end_is_refused(models, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(source, "LONGEST", 100_000)
+    monkeypatch.setattr(source, "MAX_LINE_BYTES", 100_000)
     for kind in ("text", "csv", "jsonl"):
         told = fails(capsys, "predict", models["unknown"], "/dev/zero", "--input-format", kind)
         assert "/dev/zero, line 1: longer than 100,000 bytes" in told
@@ -157,7 +157,7 @@ def test_a_damaged_parquet_file_is_named(models, tmp_path, capsys):
 
 
 def test_a_quote_that_is_never_closed_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("offramp.data.reading.LONGEST", 1000)
+    monkeypatch.setattr("offramp.data.reading.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.csv").write_text('text,id\na,1\n"b,2\n' + "c,3\n" * 1000)
     with pytest.raises(Exception, match=r"line 3: not CSV .*Is a quote not closed"):
         list(read_texts(Source(str(tmp_path / "a.csv"), "csv")))
@@ -178,4 +178,4 @@ def test_training_remembers_its_columns(tmp_path, capsys):
     assert "of them empty (pairs of question and answer)" in told
     assert AdaptiveModel.from_pretrained(tmp_path / "model").config.inputs == ["question", "answer"]
     (tmp_path / "more.csv").write_text("answer,question\nbad,good\n")
-    assert len(answers(capsys, "predict", tmp_path / "model", tmp_path / "more.csv")) == 1
+    assert len(json_lines(capsys, "predict", tmp_path / "model", tmp_path / "more.csv")) == 1

@@ -23,27 +23,30 @@ from offramp.calibration.risks import Guarantee
 from offramp.cli.main import main
 from offramp.errors import BadValue
 from offramp.policies import POLICIES
+from offramp.training.recipes import RECIPES
 from offramp.training.settings import Settings
-from tests.pages import DOCS, blocks, codes, commands, known_options, option, quick, read, sections, table
+from tests.pages import DOCS, blocks, codes, commands, known_options, option, read, sections, shortened, table
 from tests.questions import write_squad
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
 PAGES = (
-    "choosing.md",
-    "policies.md",
-    "width.md",
-    "splitting.md",
-    "inputs.md",
-    "outputs.md",
-    "machine.md",
-    "calibrating-again.md",
-    "questions.md",
-    "runtimes.md",
-    "adapting.md",
-    "python.md",
-    "serving.md",
-    "cluster.md",
+    "how-to/choose.md",
+    "reference/policies.md",
+    "how-to/prune.md",
+    "how-to/split-data.md",
+    "reference/input-files.md",
+    "reference/output-files.md",
+    "how-to/threads.md",
+    "how-to/calibrate.md",
+    "how-to/question-answering.md",
+    "how-to/export.md",
+    "how-to/adapt.md",
+    "how-to/python.md",
+    "how-to/serve.md",
+    "how-to/batch-jobs.md",
+    "how-to/train.md",
+    "how-to/evaluate.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,10 +57,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_can_be_run_options_are_ours_and_links_lead_somewhere(name):
     text = read(name)
-    assert {language for language, _ in blocks(text)} <= {"sh", "python"}
+    assert {language for language, _ in blocks(text)} <= {"sh", "python", "console", "text", "json", "mermaid"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text)) <= known_options() | {"--nproc-per-node"}
-    for link in re.findall(r"\]\(([^)#]+)", text):
-        assert (DOCS / link).exists(), link
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (DOCS / name).parent.joinpath(link).exists(), link
     for file in re.findall(r"tests/\w+\.py", text):
         assert (DOCS.parent / file).exists(), file
 
@@ -95,7 +98,7 @@ def home(one_thread, tmp_path_factory) -> Path:
         out.write("good film,good\n" * 30 + "  good film ,good\nbad film,bad\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        run_page("choosing.md")
+        run_page("how-to/choose.md")
     shutil.copytree(root / "run", root / "other-run")
     return root
 
@@ -119,10 +122,10 @@ def run_page(name: str, refusing: tuple[str, ...] = ()) -> None:
         if language == "python":
             exec(compile(block, name, "exec"), {"__name__": "page"})
             continue
-        for command in commands(f"```sh\n{block}```"):
+        for command in commands(f"```{language}\n{block}```"):  # none in a language other than sh
             if "--output" in command:
                 remove(Path(option(command, "--output")))  # another page's
-            assert main(quick(command)) in ((0, 1) if command[0] in refusing else (0,)), shlex.join(command)
+            assert main(shortened(command)) in ((0, 1) if command[0] in refusing else (0,)), shlex.join(command)
 
 
 def remove(path: Path) -> None:
@@ -138,13 +141,13 @@ def test_choosing_has_run(home):
     told = json.loads((home / "my-model" / "scores.json").read_text())
     assert told["recipe"] == "joint" and told["layers"] == [1, 2, 3, 4]
     sentence = evidence(home)["sentence"]
-    assert sentence.startswith("With 90 % confidence at most 2 % answers that differ from the full model's")
+    assert sentence.startswith("With 90 % confidence, at most 2 % of predictions differ from the full model's")
     assert evidence(home)["policy"].startswith("entropy:")
     assert len((home / "answers.jsonl").read_text().splitlines()) == 12
 
 
 def test_the_table_of_rows_is_the_librarys():
-    found = table(read("choosing.md"), "risk")
+    found = table(read("how-to/choose.md"), "risk")
     wanted = [(risk, confidence) for risk in (0.5, 1, 2, 3, 5) for confidence in (90, 95, 99)]
     assert [tuple(float(cell.strip("% ")) for cell in line[:2]) for line in found] == wanted
     for (risk, confidence), line in zip(wanted, found, strict=True):
@@ -156,13 +159,13 @@ def test_the_table_of_rows_is_the_librarys():
 
 
 def first_table(title: str) -> list[list[str]]:
-    text = sections(read("choosing.md"))[title]
+    text = sections(read("how-to/choose.md"))[title]
     return table(f"\n{text}", text.split("|")[1].strip())
 
 
 def test_figures_of_choosing_stand_in_the_results():
     """Every number with a point that a reason quotes."""
-    results = read("results.md")
+    results = read("results/quality.md")
     reasons = [line[2] for title in ("Recipe", "Policy") for line in first_table(title)]
     quoted = [
         number for reason in reasons for number in re.findall(r"(?<![\w:.])\d+\.\d+", re.sub("`.*?`", "", reason))
@@ -195,13 +198,13 @@ def layers(model, policy: str) -> list[int]:
 
 
 def test_policies_runs(place):
-    run_page("policies.md")
+    run_page("reference/policies.md")
     points = json.loads((place / "three-points" / "results.json").read_text())["policies"]["entropy"]
     assert [point["parameter"] for point in points] == [0.05, 0.1, 0.2]
 
 
 def test_the_extremes_are_extreme(models):
-    found = table(sections(read("policies.md"))["The two extremes"], "policy")
+    found = table(sections(read("reference/policies.md"))["Extreme values"], "policy")
     assert {codes(line[0])[0] for line in found} == set(POLICIES)
     for name, safest, boldest, where in found:
         kinds = ["regression"] if "regression" in name else ["one label"]
@@ -216,7 +219,7 @@ def test_the_extremes_are_extreme(models):
 
 
 def test_the_table_says_what_each_policy_serves(models):
-    found = table(sections(read("policies.md"))["What the number means"], "policy")
+    found = table(sections(read("reference/policies.md"))["Parameters"], "policy")
     assert [codes(line[0])[0].split(":")[0] for line in found] == list(POLICIES)
     for line in found:
         kind_of = POLICIES[codes(line[0])[0].split(":")[0]]
@@ -254,7 +257,7 @@ def read_csv(file: Path) -> list[tuple[str, str]]:
 
 
 def test_splitting_runs_and_keeps_copies_together(place, capsys):
-    run_page("splitting.md")
+    run_page("how-to/split-data.md")
     printed = capsys.readouterr().out
     train, dev, both = (read_csv(place / f"{name}.csv") for name in ("train", "dev", "reviews"))
     assert sorted(train + dev) == sorted(both)
@@ -262,7 +265,7 @@ def test_splitting_runs_and_keeps_copies_together(place, capsys):
     different = dict(dev)
     assert sorted(different.values()) == ["bad"] * 20 + ["good"] * 20  # a tenth of each class
     assert printed.splitlines()[-1] == "0 of 40 dev texts were trained on"
-    assert evidence(place)["test_rows"] == 130 and evidence(place)["origin"] == "that training did not see"
+    assert evidence(place)["test_rows"] == 130 and evidence(place)["origin"] == "held out from training"
 
 
 def test_what_splitting_says_of_scikit_learn():
@@ -281,7 +284,7 @@ def test_questions_runs(place):
     for split, count in (("train", 40), ("dev", 10)):
         write_squad(place / "SQuAD" / f"{split}-v1.1.json", count, seed=len(split))
     (place / "questions.csv").write_text("question,context\nwas it good,it was a very long film\n")
-    run_page("questions.md", refusing=("calibrate",))  # a tiny model may have nothing to guarantee
+    run_page("how-to/question-answering.md", refusing=("calibrate",))  # a tiny model may have nothing to guarantee
     assert json.loads((place / "answers.jsonl").read_text())["exit_layer"] <= LAYERS
     assert len(json.loads((place / "files" / "predictions_.json").read_text())) == 20
 
@@ -304,10 +307,10 @@ def keys(found: object, depth: int) -> set[str]:
 
 
 def test_outputs_runs_and_names_every_field(place):
-    run_page("outputs.md")
-    parts = sections(read("outputs.md"))
+    run_page("reference/output-files.md")
+    parts = sections(read("reference/output-files.md"))
     model, run = place / "my-model", place / "run"
-    folder, evaluation = named(parts["The model folder"]), named(parts["evaluate"])
+    folder, evaluation = named(parts["Model folder"]), named(parts["evaluate"])
     assert set(json.loads((model / "config.json").read_text())) <= folder
     scores = json.loads((model / "scores.json").read_text())
     assert set(scores) | keys(scores["stages"], 1) <= folder
@@ -337,7 +340,7 @@ def test_speed_writes_the_fields_that_the_page_tells(place):
     assert main(["calibrate", "my-model", "--speedup", "1.5"]) == 0
     found = evidence(place)
     assert found["guarantee"] is None
-    assert set(found) <= named(sections(read("outputs.md"))["The model folder"])
+    assert set(found) <= named(sections(read("reference/output-files.md"))["Model folder"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -360,6 +363,26 @@ def test_predict_writes_the_fields_that_the_page_tells(kind, models, tmp_path, c
         assert all((answer["label"] == []) is (answer["score"] <= 0.5) for answer in answers)
     else:
         assert first["score"] == first["scores"][first["label"]] and last[0] == first["label"]
+
+
+# -- training and evaluating -----------------------------------------------------------------------
+
+
+def test_training_runs(place, glue):
+    shutil.copytree(glue, "GLUE")
+    shutil.copytree(place / "my-model", place / "my-classifier")
+    run_page("how-to/train.md")
+    assert json.loads((place / "with-exits" / "scores.json").read_text())["recipe"] == "deebert"
+    assert {line[0].split()[0].strip("`") for line in table(read("how-to/train.md"), "recipe")} == set(RECIPES)
+
+
+def test_evaluating_runs(place, glue):
+    shutil.copytree(glue, "GLUE")
+    train = ["train", "bert-base-uncased", "--task", "sst-2", "--data-dir", "GLUE"]
+    assert main(shortened([*train, "--output", "sst2-model"])) == 0
+    Path("GLUE", "SST-2", "test.tsv").write_text("index\tsentence\n0\ta lovely film\n1\ta dull one\n")
+    run_page("how-to/evaluate.md")
+    assert (place / "submission" / "SST-2.tsv").is_file()
 
 
 # -- machine ---------------------------------------------------------------------------------------
@@ -385,22 +408,22 @@ def told(runner, texts: list[str]) -> list[tuple[str, int, float]]:
 def test_width_runs(place, glue, capsys):
     shutil.copytree(glue, "GLUE")
     train = ["train", "bert-base-uncased", "--task", "sst-2", "--data-dir", "GLUE", "--recipe", "plain"]
-    assert main(quick([*train, "--output", "my-plain-model"])) == 0
-    run_page("width.md")
-    assert "of the layers' operations are left (target 60.0 %)" in capsys.readouterr().out
+    assert main(shortened([*train, "--output", "my-plain-model"])) == 0
+    run_page("how-to/prune.md")
+    assert "of the layers' operations are kept (target 60.0 %)" in capsys.readouterr().out
 
 
 def test_inputs_runs(place, capsys):
     lines = "".join(f"{number},a lovely film\n" for number in range(5))
     Path("reviews.csv").write_text("id,review\n" + lines)
     Path("reviews.csv.gz").write_bytes(gzip.compress(Path("reviews.csv").read_bytes()))
-    run_page("inputs.md")
+    run_page("reference/input-files.md")
     assert len(Path("answers.jsonl").read_text().splitlines()) == 5
     assert len(Path("answers.tsv").read_text().splitlines()) == 6
 
 
 def test_machine_runs(place, capsys):
-    run_page("machine.md")
+    run_page("how-to/threads.md")
     printed = capsys.readouterr().out
     assert len((place / "answers-2.jsonl").read_text().splitlines()) == 6
     assert [len(part) for part in json.loads(printed.splitlines()[-1])] == [2, 1, 1, 1]
@@ -452,9 +475,9 @@ def test_children_of_a_fork_after_load_answer_like_their_parent(folder):
 
 
 def test_calibrating_again_runs(place, capsys):
-    run_page("calibrating-again.md")
+    run_page("how-to/calibrate.md")
     printed = capsys.readouterr().out
-    assert "--confidence 0.9667, 169 rows without an error at the least" in printed
+    assert "--confidence 0.9667 needs at least 169 rows without a changed prediction" in printed
     assert evidence(place)["policy"].startswith("margin:")  # the model's own, from the line before
     assert evidence(place)["data"]["name"] == "fresh.txt"
     found = json.loads((place / "watch" / "results.json").read_text())
@@ -463,7 +486,7 @@ def test_calibrating_again_runs(place, capsys):
 
 def test_the_very_same_calibration_changes_nothing(place):
     before = evidence(place)
-    assert main(commands(read("choosing.md"))[1]) == 0
+    assert main(commands(read("how-to/choose.md"))[1]) == 0
     assert evidence(place) | {"date": None} == before | {"date": None}
 
 
@@ -473,17 +496,17 @@ def test_the_very_same_calibration_changes_nothing(place):
 def test_runtimes_runs(place):
     from offramp.exports.int8 import KINDS
 
-    run_page("runtimes.md", refusing=("calibrate", "tune"))
+    run_page("how-to/export.md", refusing=("calibrate", "tune"))
     assert (place / "my-model" / "onnx" / "model.onnx").is_file()
     measured = json.loads((place / "speed.json").read_text())
     names = {row["name"] for row in measured["rows"]}
-    assert {"offramp, torch float32", "plain Hugging Face, as it comes", "ONNX Runtime int8-static"} <= names
-    parts = sections(read("outputs.md"))
+    assert {"offramp, torch float32", "plain Hugging Face", "ONNX Runtime int8-static"} <= names
+    parts = sections(read("reference/output-files.md"))
     assert keys(measured["rows"], 1) | set(measured) | set(measured["data"]) <= named(parts["benchmark"])
     told = json.loads((place / "my-model" / "onnx" / "offramp.json").read_text())
-    assert set(told) | set(told["made"]) | set(told["checked"]) <= named(parts["The model folder"])
+    assert set(told) | set(told["made"]) | set(told["checked"]) <= named(parts["Model folder"])
     assert all(row["throughput"] > 0 and 0 <= row["agreement"] <= 1 for row in measured["rows"])
-    assert {codes(line[0])[0] for line in table(read("runtimes.md"), "`--int8`")} == {*KINDS, "none"}
+    assert {codes(line[0])[0] for line in table(read("how-to/export.md"), "`--int8`")} == {*KINDS, "none"}
 
 
 # -- adapting --------------------------------------------------------------------------------------
@@ -493,9 +516,9 @@ def test_adapting_runs(place):
     shutil.copytree(place / "my-model", place / "my-classifier")
     for seed, (name, count) in enumerate({"texts": 900, "more-texts": 60, "fresh-texts": 200}.items()):
         write_rows(place / f"{name}.txt", count, 30 + seed, labelled=False)
-    run_page("adapting.md", refusing=("calibrate",))
+    run_page("how-to/adapt.md", refusing=("calibrate",))
     told = json.loads((place / "fast" / "calibration.json").read_text())
-    assert "at most 2 % answers that differ from my-classifier's" in told["sentence"]
+    assert "at most 2 % of predictions differ from my-classifier's" in told["sentence"]
     assert offramp.load(place / "faster", backend="onnx").config.calibrated is not None
 
 
@@ -504,10 +527,10 @@ def test_the_python_page_runs(place, capsys):
     if not (place / "my-classifier").exists():
         shutil.copytree(place / "my-model", place / "my-classifier")
     write_rows(place / "texts.txt", 1000, 30, labelled=False)
-    code = [block for language, block in blocks(read("python.md")) if language == "python"]
+    code = [block for language, block in blocks(read("how-to/python.md")) if language == "python"]
     assert len(code) == 3 and code[0].count("\n") <= 40
     for block in code:
         exec(block, {})
     told = capsys.readouterr().out
-    assert "times as fast, measured" in told and "of the answers are the same" in told
-    assert "`risk` is 2" in told
+    assert "times as fast, measured" in told and "of the predictions are the same" in told
+    assert "`risk` " in told

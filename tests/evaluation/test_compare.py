@@ -1,4 +1,4 @@
-"""Runs side by side, and ELUE's score of them."""
+"""Comparisons of runs, and their ELUE scores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def write_run(folder, points, static=((1, 0.6), (2, 0.7), (4, 0.8)), data="a", p
     results = {
         "model": {"depth": 4, "parameters": parameters},
         "data": {"name": "reviews", "rows": 9, "fingerprint": data, "metrics": ["acc"]},
-        "policies": {"entropy": [point(*one, width=width) for one in points]},
-        "static": [point(*one, "layer:1", width) for one in static],
+        "policies": {"entropy": [point(*values, width=width) for values in points]},
+        "static": [point(*values, "layer:1", width) for values in static],
         "exits": [],
     }
     (folder / "results.json").write_text(json.dumps(results))
@@ -58,7 +58,7 @@ def test_score_at_equal_cost_and_cost_at_equal_score(runs):
 
 
 def test_a_layer_of_a_wider_backbone_costs_more(runs, tmp_path, capsys):
-    """Layers of different width were equated; there cost is counted in operations."""
+    """If layers have different widths, cost is counted in operations."""
     low, _ = runs
     wide = write_run(tmp_path / "wide", [(4, 0.82), (2, 0.80), (1, 0.60)], width=4)
     compared, _ = compare([low, wide], None, "entropy")
@@ -68,11 +68,11 @@ def test_a_layer_of_a_wider_backbone_costs_more(runs, tmp_path, capsys):
     assert main(["compare", str(low), str(wide), "-o", str(tmp_path / "out")]) == 0
     assert "8.0 MFLOPs" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["unit"] == "MFLOPs"
-    assert "operations per text, MFLOPs" in (tmp_path / "out" / "curve.svg").read_text()
+    assert "operations per text (MFLOPs)" in (tmp_path / "out" / "curve.svg").read_text()
 
 
-def test_who_may_spend_more_need_not(tmp_path):
-    """A curve that falls with more layers counts at its best so far."""
+def test_scores_of_a_curve_never_fall(tmp_path):
+    """A curve that falls with more layers counts with its best score so far."""
     folder = write_run(tmp_path / "run", [(4, 0.7), (2, 0.8)])
     curve = curve_of("run", read_results(folder), "entropy")
     assert curve.at(4) == 0.8 and curve.at(1.9) is None and curve.cost_of(0.9) is None
@@ -81,17 +81,17 @@ def test_who_may_spend_more_need_not(tmp_path):
 def test_the_command_prints_tables_and_writes_a_figure(runs, capsys, tmp_path):
     assert main(["compare", *map(str, runs), "--names", "DeeBERT,RomeBERT", "-o", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "RomeBERT" in printed and "mean height above DeeBERT" in printed
+    assert "RomeBERT" in printed and "mean difference to DeeBERT" in printed
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"comparison.json", "curve.png", "curve.svg"}
-    told = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert told["runs"] == ["DeeBERT", "RomeBERT"] and told["track"]["RomeBERT"] == "< 70 M"
+    comparison = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert comparison["runs"] == ["DeeBERT", "RomeBERT"] and comparison["track"]["RomeBERT"] == "< 70 M"
 
 
 def test_the_score_of_the_published_example():
     curve = [(100.0, 0.80), (200.0, 0.90)]
     assert elue_score([(150.0, 0.86), (200.0, 0.89)], curve) == pytest.approx(0)
     assert elue_score(curve, curve) == pytest.approx(0)
-    with pytest.raises(BadInput, match=r"covers 0\.0001 to 0\.0002 MFLOPs, and a point lies at 0\.00025"):
+    with pytest.raises(BadInput, match=r"covers 0\.0001 to 0\.0002 MFLOPs, but a point is at 0\.00025"):
         elue_score([(250.0, 0.9)], curve)
     assert elue_score([(250.0, 0.95)], curve, clamp=True) == pytest.approx(0.05)
     with pytest.raises(BadInput, match="at least two points"):
@@ -123,12 +123,15 @@ def test_operations_need_a_family_that_elue_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("cost,score\n1,2\n", "needs flops and score"), ("flops,score\n1,much\n", "line 2: flops and score are numbers")],
+    ("text", "message"),
+    [
+        ("cost,score\n1,2\n", "needs flops and score"),
+        ("flops,score\n1,much\n", "line 2: flops and score must be numbers"),
+    ],
 )
-def test_a_reference_that_cannot_be_read(text, said, tmp_path):
+def test_a_reference_that_cannot_be_read(text, message, tmp_path):
     (tmp_path / "curve.csv").write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_reference(tmp_path / "curve.csv")
 
 
@@ -136,13 +139,15 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys):
     other = write_run(tmp_path / "other", [(4, 0.8)], data="b")
     low, high = runs
     assert "at least two runs, or one with --elue-reference" in fails(capsys, "compare", low)
-    assert "about other rows" in fails(capsys, "compare", low, other)
-    assert "has no curve of 'vote'; it has entropy, layer" in fails(capsys, "compare", low, high, "--policy", "vote")
+    assert "on other rows" in fails(capsys, "compare", low, other)
+    assert "has no curve of policy 'vote'. Available: entropy, layer" in fails(
+        capsys, "compare", low, high, "--policy", "vote"
+    )
     assert "not a run of `offramp evaluate`" in fails(capsys, "compare", low, tmp_path)
-    assert "as many different names" in fails(capsys, "compare", low, high, "--names", "a,a")
+    assert "2 different names" in fails(capsys, "compare", low, high, "--names", "a,a")
     for text in ("{", "[]", '{"model": {}}'):
         (high / "results.json").write_text(text)
-        assert "cannot be read as results" in fails(capsys, "compare", low, high)
+        assert "is not a valid results file" in fails(capsys, "compare", low, high)
     (tmp_path / "latin.csv").write_bytes("flops,score\n1,é\n".encode("latin-1"))
     reference = ["--elue-reference", tmp_path / "latin.csv"]
     assert "is not UTF-8" in fails(capsys, "compare", low, low, "--names", "a,b", *reference)

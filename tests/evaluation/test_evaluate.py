@@ -1,4 +1,4 @@
-"""`offramp evaluate` as a user meets it: files, tables, and figures that agree with what the model really does."""
+"""`offramp evaluate`: files, tables, and results that agree with the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_proportion
 from offramp.evaluation.points import Scorer
 from offramp.evaluation.traces.operations import count_operations
 from offramp.evaluation.traces.reading import read_trace
@@ -55,7 +55,7 @@ COLUMNS = [
 
 
 def evaluates(capsys, *arguments) -> str:
-    """What a successful call prints."""
+    """The output of a successful call."""
     assert main([str(argument) for argument in ("evaluate", *arguments)]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -72,49 +72,49 @@ def run(trained, tmp_path_factory):
     return folder
 
 
-# -- what is written -----------------------------------------------------------------------------
+# -- files and results ---------------------------------------------------------------------------
 
 
-def test_everything_is_there_and_plain(run):
+def test_all_files_are_written(run):
     assert {path.name for path in run.iterdir()} >= FILES
     with (run / "curve.csv").open() as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == COLUMNS
-    found = results_of(run)
-    assert {row["policy"] for row in table} == {*found["policies"], "layer", "oracle"}
-    for name, points in found["policies"].items():
+    results = results_of(run)
+    assert {row["policy"] for row in table} == {*results["policies"], "layer", "oracle"}
+    for name, points in results["policies"].items():
         array = np.load(run / f"{name}.npy", allow_pickle=False)
         assert array.shape == (len(points), len(COLUMNS) - 1)
         assert np.allclose(array[:, 1], [point["score"] for point in points])
     assert np.load(run / "each_layer.npy", allow_pickle=False).tolist() == [
-        one["scores"]["acc"] for one in found["exits"]
+        exit_["scores"]["acc"] for exit_ in results["exits"]
     ]
 
 
-def test_seconds_stand_where_they_were_measured_and_nowhere_else(run):
-    found = results_of(run)
-    live = {point["policy"] for point in found["live"]}
-    assert found["chosen"]["policy"] in live and found["plain_seconds"] > 0
-    for point in (point for points in found["policies"].values() for point in points):
+def test_only_timed_points_have_seconds(run):
+    results = results_of(run)
+    live = {point["policy"] for point in results["live"]}
+    assert results["chosen"]["policy"] in live and results["plain_seconds"] > 0
+    for point in (point for points in results["policies"].values() for point in points):
         assert (point["seconds"] is not None) is (point["policy"] in live)
-    for point in found["live"]:
-        assert point["measured_speedup"] == pytest.approx(found["plain_seconds"] / point["seconds"])
+    for point in results["live"]:
+        assert point["measured_speedup"] == pytest.approx(results["plain_seconds"] / point["seconds"])
 
 
 def test_scores_and_layers_are_those_of_the_model_itself(run, trained, reviews):
-    found = results_of(run)
+    results = results_of(run)
     model = AdaptiveModel.from_pretrained(trained)
     lines = (reviews / "SST-2" / "dev.tsv").read_text().splitlines()[1:]
     texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
-    full = [one.label for one in model.predict(texts, policy="never")]
-    for one in found["exits"]:
-        answers = [answer.label for answer in model.predict(texts, policy=f"layer:{one['layer']}")]
-        assert one["scores"]["acc"] == pytest.approx(accuracy_score(labels, answers))
-        assert one["agreement"] == pytest.approx(accuracy_score(full, answers))
-    chosen = found["chosen"]
+    full = [answer.label for answer in model.predict(texts, policy="never")]
+    for exit_ in results["exits"]:
+        answers = [answer.label for answer in model.predict(texts, policy=f"layer:{exit_['layer']}")]
+        assert exit_["scores"]["acc"] == pytest.approx(accuracy_score(labels, answers))
+        assert exit_["agreement"] == pytest.approx(accuracy_score(full, answers))
+    chosen = results["chosen"]
     answers = list(model.predict(texts, policy=chosen["policy"]))
-    layers = np.array([one.exit_layer for one in answers])
-    assert chosen["score"] == pytest.approx(accuracy_score(labels, [one.label for one in answers]))
+    layers = np.array([answer.exit_layer for answer in answers])
+    assert chosen["score"] == pytest.approx(accuracy_score(labels, [answer.label for answer in answers]))
     assert chosen["mean_layers"] == pytest.approx(layers.mean())
     assert chosen["speedup"] == pytest.approx(LAYERS / layers.mean()) and chosen["cost"] * LAYERS == pytest.approx(
         layers.mean()
@@ -124,7 +124,7 @@ def test_scores_and_layers_are_those_of_the_model_itself(run, trained, reviews):
     spent, heads = count_operations(model.config).at(lengths)
     assert chosen["flops"] == pytest.approx(spent[np.arange(len(texts)), layers - 1].mean())
     alone = (spent[:, -1] - heads[:, :-1].sum(1)).mean()
-    assert found["exits"][-1]["flops"] == pytest.approx(alone)
+    assert results["exits"][-1]["flops"] == pytest.approx(alone)
 
 
 def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
@@ -135,53 +135,53 @@ def test_a_faithful_model_with_its_ramp(capsys, tmp_path):
     (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"{text},LABEL_{y}\n" for text, y in rows(40)))
     capsys.readouterr()
     evaluates(capsys, tmp_path / "model", "--file", tmp_path / "own.csv", "-o", tmp_path / "out")
-    found = results_of(tmp_path / "out")
-    layers = [one["layer"] for one in found["exits"]]
-    assert layers[-1] == layers[-2] and found["chosen"]["elue_flops"] is None
-    last = max(found["static"], key=lambda point: point["mean_layers"])  # the classifier, not the ramp beside it
-    assert last["agreement"] == 1 and last["scores"] == found["exits"][-1]["scores"]
+    results = results_of(tmp_path / "out")
+    layers = [exit_["layer"] for exit_ in results["exits"]]
+    assert layers[-1] == layers[-2] and results["chosen"]["elue_flops"] is None
+    last = max(results["static"], key=lambda point: point["mean_layers"])  # the classifier, not the ramp beside it
+    assert last["agreement"] == 1 and last["scores"] == results["exits"][-1]["scores"]
     call = ["calibrate", tmp_path / "model", "--file", tmp_path / "own.csv", "--temperature", "--risk", "0.3"]
-    assert main([str(one) for one in call]) == 2
-    assert "leave --temperature out" in capsys.readouterr().err
+    assert main([str(part) for part in call]) == 2
+    assert "remove --temperature" in capsys.readouterr().err
 
 
-def test_a_promise_is_told_only_beside_its_own_policy(trained, capsys, tmp_path):
+def test_a_guarantee_is_reported_only_with_its_own_policy(trained, capsys, tmp_path):
     model = AdaptiveModel.from_pretrained(trained)
     model.config.policy = parse("entropy:0.45").to_dict()
     evidence = {"guarantee": {"risk": 0.1}, "sentence": "kept", "machine": {"backend": "torch", "dtype": "float32"}}
     guarantee.bind(model.config, parse("entropy:0.45"), evidence, model.runner().fingerprint)
     model.save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("good film\nbad plot\n")
-    for options, told in (([], True), (["--policy", "entropy:0.2"], False)):
-        where = ["--file", tmp_path / "texts.txt", "--no-live", "--overwrite", "-o", tmp_path / "out"]
-        evaluates(capsys, tmp_path / "model", *where, *options)
-        assert (results_of(tmp_path / "out")["calibration"] is not None) is told
+    for options, expected in (([], True), (["--policy", "entropy:0.2"], False)):
+        data = ["--file", tmp_path / "texts.txt", "--no-live", "--overwrite", "-o", tmp_path / "out"]
+        evaluates(capsys, tmp_path / "model", *data, *options)
+        assert (results_of(tmp_path / "out")["calibration"] is not None) is expected
 
 
-def test_the_oracle_is_the_earliest_right_exit(run):
-    found, trace = results_of(run), read_trace(run / "trace.safetensors")
+def test_the_oracle_takes_the_first_correct_exit(run):
+    results, trace = results_of(run), read_trace(run / "trace.safetensors")
     right = trace.logits.argmax(-1) == trace.labels[:, None]
-    for k, point in enumerate(found["oracle"], 1):
+    for k, point in enumerate(results["oracle"], 1):
         first = np.where(right[:, :k].any(1), right[:, :k].argmax(1), 0)
         assert point["score"] == pytest.approx(right[np.arange(len(trace)), first].mean())
         assert point["mean_layers"] == pytest.approx((first + 1).mean())
-    best = max(point["score"] for points in found["policies"].values() for point in points)
-    assert found["oracle"][-1]["score"] >= best
+    best = max(point["score"] for points in results["policies"].values() for point in points)
+    assert results["oracle"][-1]["score"] >= best
 
 
-def test_intervals_hold_the_figure_and_narrow_with_rows(run):
-    found = results_of(run)
-    for one in found["exits"]:
-        low, high = one["interval"]
-        assert low <= one["scores"]["acc"] <= high
-    low, high = found["chosen"]["agreement_interval"]
-    assert low <= found["chosen"]["agreement"] <= high and low < high
+def test_intervals_contain_the_value_and_narrow_with_rows(run):
+    results = results_of(run)
+    for exit_ in results["exits"]:
+        low, high = exit_["interval"]
+        assert low <= exit_["scores"]["acc"] <= high
+    low, high = results["chosen"]["agreement_interval"]
+    assert low <= results["chosen"]["agreement"] <= high and low < high
     assert (
-        found["chosen"]["difference_interval"][0]
-        <= found["chosen"]["difference"]
-        <= found["chosen"]["difference_interval"][1]
+        results["chosen"]["difference_interval"][0]
+        <= results["chosen"]["difference"]
+        <= results["chosen"]["difference_interval"][1]
     )
-    assert exact_share(100, 100)[0] == pytest.approx(0.025 ** (1 / 100), abs=1e-3)
+    assert exact_proportion(100, 100)[0] == pytest.approx(0.025 ** (1 / 100), abs=1e-3)
     few, many = (np.arange(count) % 4 == 0 for count in (100, 10_000))
     assert np.ptp(bootstrap_mean(few)) > 5 * np.ptp(bootstrap_mean(many))
     low, high = bootstrap(lambda p, y: f1_score(y, p), few, np.roll(few, 1) | few)
@@ -197,11 +197,11 @@ def test_bootstrap_intervals_cover_as_often_as_they_say():
     assert 0.90 <= hits / 200 <= 0.99
 
 
-# -- what may be asked ---------------------------------------------------------------------------
+# -- options ------------------------------------------------------------------------------------
 
 
 def test_a_trace_is_read_instead_of_a_pass(run, trained, capsys, tmp_path):
-    """A trace whose last exit was made to contradict itself shows in the results: the model was not asked again."""
+    """The results of a modified trace show that the model did not run again."""
     arrays, file = load_file(run / "trace.safetensors"), tmp_path / "t.safetensors"
     arrays["logits"][:, -1] *= -1
     with safe_open(run / "trace.safetensors", "np") as opened:
@@ -209,19 +209,19 @@ def test_a_trace_is_read_instead_of_a_pass(run, trained, capsys, tmp_path):
     evaluates(capsys, trained, "--trace", file, "--no-live", "-o", tmp_path / "out")
     before, after = results_of(run)["exits"], results_of(tmp_path / "out")["exits"]
     assert after[-1]["scores"]["acc"] == pytest.approx(1 - before[-1]["scores"]["acc"])
-    assert [one["scores"] for one in after[:-1]] == [one["scores"] for one in before[:-1]]
+    assert [exit_["scores"] for exit_ in after[:-1]] == [exit_["scores"] for exit_ in before[:-1]]
     assert not (tmp_path / "out" / "trace.safetensors").exists()
 
 
-def test_policies_thresholds_and_patience_as_given(trained, run, capsys, tmp_path):
+def test_policies_thresholds_and_patience(trained, run, capsys, tmp_path):
     options = ["--policy", "entropy", "--policy", "patience:2", "--thresholds", "0.3,0.1", "--patience", "3,1"]
     trace = ["--trace", run / "trace.safetensors", "--no-live"]
     printed = evaluates(capsys, trained, *options, *trace, "-o", tmp_path / "out")
-    found = results_of(tmp_path / "out")
-    assert [point["policy"] for point in found["policies"]["entropy"]] == ["entropy:0.1", "entropy:0.3"]
-    assert [point["policy"] for point in found["policies"]["patience"]] == ["patience:3", "patience:1"]
-    assert found["chosen"]["policy"] == "patience:2" and not found["picked_here"]
-    assert "patience:2:" in printed and "exit on layer" in printed and "seconds" not in printed
+    results = results_of(tmp_path / "out")
+    assert [point["policy"] for point in results["policies"]["entropy"]] == ["entropy:0.1", "entropy:0.3"]
+    assert [point["policy"] for point in results["policies"]["patience"]] == ["patience:3", "patience:1"]
+    assert results["chosen"]["policy"] == "patience:2" and not results["picked_here"]
+    assert "patience 2:" in printed and "exit layer" in printed and "seconds" not in printed
 
 
 def test_the_models_own_policy_is_the_chosen_one(trained, run, capsys, tmp_path):
@@ -231,8 +231,8 @@ def test_the_models_own_policy_is_the_chosen_one(trained, run, capsys, tmp_path)
     own = ["--task", "sst-2", "--file", run.parent / "dev.tsv"]
     (run.parent / "dev.tsv").write_text("sentence\tlabel\ngood film\t1\nbad plot\t0\n")
     evaluates(capsys, tmp_path / "model", *own, "--no-live", "-o", tmp_path / "out")
-    found = results_of(tmp_path / "out")
-    assert found["chosen"]["policy"] == "entropy:0.45" and found["data"]["rows"] == 2
+    results = results_of(tmp_path / "out")
+    assert results["chosen"]["policy"] == "entropy:0.45" and results["data"]["rows"] == 2
 
 
 def test_every_checkpoint_of_a_run(trained, capsys, tmp_path):
@@ -243,14 +243,15 @@ def test_every_checkpoint_of_a_run(trained, capsys, tmp_path):
     assert last["exits"][-1]["scores"]["acc"] > 0.6
 
 
-def test_texts_without_labels_are_judged_against_the_full_model(trained, capsys, tmp_path):
+def test_texts_without_labels_are_compared_with_the_full_model(trained, capsys, tmp_path):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(60, 9)))
     printed = evaluates(capsys, trained, "--file", tmp_path / "texts.txt", "--no-live", "-o", tmp_path / "out")
-    found = results_of(tmp_path / "out")
-    assert found["data"]["metrics"] == [] and found["oracle"] is None and found["chosen"]["score"] is None
-    assert found["exits"][-1]["agreement"] == 1 and "same as full" in printed
+    results = results_of(tmp_path / "out")
+    assert results["data"]["metrics"] == [] and results["oracle"] is None and results["chosen"]["score"] is None
+    assert results["exits"][-1]["agreement"] == 1 and "same as full" in printed
     assert (
-        "same answer" in (tmp_path / "out" / "curve.svg").read_text() or (tmp_path / "out" / "curve.svg").stat().st_size
+        "same prediction" in (tmp_path / "out" / "curve.svg").read_text()
+        or (tmp_path / "out" / "curve.svg").stat().st_size
     )
 
 
@@ -260,21 +261,21 @@ def test_a_regression(tmp_path, capsys):
     evaluates(
         capsys, tmp_path / "model", "--task", "elue-sts-b", "--data-dir", data, "--no-live", "-o", tmp_path / "out"
     )
-    found = results_of(tmp_path / "out")
-    assert list(found["policies"]) == ["patience"] and found["data"]["metrics"] == ["corr", "pearson", "spearmanr"]
-    assert found["tolerance"] > 0 and found["policies"]["patience"][0]["policy"] == "patience:1:0.001"
-    assert math.isfinite(found["chosen"]["difference_interval"][0])
-    assert found["oracle"][-1]["score"] >= found["exits"][-1]["scores"]["corr"]
+    results = results_of(tmp_path / "out")
+    assert list(results["policies"]) == ["patience"] and results["data"]["metrics"] == ["corr", "pearson", "spearmanr"]
+    assert results["tolerance"] > 0 and results["policies"]["patience"][0]["policy"] == "patience:1:0.001"
+    assert math.isfinite(results["chosen"]["difference_interval"][0])
+    assert results["oracle"][-1]["score"] >= results["exits"][-1]["scores"]["corr"]
 
 
-def test_multi_label_data_of_ones_own(tmp_path, capsys):
+def test_your_own_multi_label_data(tmp_path, capsys):
     options = {"problem_type": "multi_label_classification", "labels": ["red", "green", "blue"], "num_labels": 3}
     adaptive("bert", tmp_path / "encoder", **options).save_pretrained(tmp_path / "model")
     lines = [{"text": text, "label": ["red", "blue"][: 1 + label]} for text, label in rows(40)]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     evaluates(capsys, tmp_path / "model", "--file", tmp_path / "own.jsonl", "--no-live", "-o", tmp_path / "out")
-    found = results_of(tmp_path / "out")
-    assert found["data"]["metrics"] == ["f1_micro", "f1_macro"] and "vote" not in found["policies"]
+    results = results_of(tmp_path / "out")
+    assert results["data"]["metrics"] == ["f1_micro", "f1_macro"] and "vote" not in results["policies"]
 
 
 def test_labels_in_another_order_are_scored_in_the_models(tmp_path, capsys):
@@ -299,7 +300,7 @@ def test_labels_in_another_order_are_scored_in_the_models(tmp_path, capsys):
             tmp_path / "out",
         ]
         evaluates(capsys, tmp_path / "model", *options)
-        scores.append([one["scores"]["acc"] for one in results_of(tmp_path / "out")["exits"]])
+        scores.append([exit_["scores"]["acc"] for exit_ in results_of(tmp_path / "out")["exits"]])
     assert scores[0] == scores[1]
 
 
@@ -315,20 +316,26 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
         (["evaluate", trained, "-o", run], "exists already"),
         (["evaluate", trained, "--policy", "entropyy", "-o", run, "--overwrite"], "Did you mean 'entropy'"),
         (["evaluate", trained, "--policy", "never", "-o", run, "--overwrite"], "no number to choose"),
-        (["evaluate", trained, "--policy", "entropy:1", "--policy", "vote:2", "-o", run, "--overwrite"], "One policy"),
+        (
+            ["evaluate", trained, "--policy", "entropy:1", "--policy", "vote:2", "-o", run, "--overwrite"],
+            "Only one policy",
+        ),
         (["evaluate", tmp_path / "other", *sst, "-o", run, "--overwrite"], "answers with a, b, c"),
         (["evaluate", tmp_path / "other", "-o", run, "--overwrite"], "Which rows?"),
         (["evaluate", trained, "--task", "ax", "-o", run, "--overwrite"], "no dev rows"),
         (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "No file"),
         (["evaluate", trained, "--policy", "learned", "-o", run, "--overwrite"], "LTE"),
         (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "knows its columns"),
-        (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "name one with --policy"),
-        (["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"], "which is not drawn"),
-        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "compared exactly"),
+        (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "choose it with --policy"),
+        (
+            ["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"],
+            "needs the policy patience",
+        ),
+        (["evaluate", trained, "--tolerance", "3", "-o", run, "--overwrite"], "for regression only"),
         (["evaluate", trained, "--elue-length", "0", "-o", run, "--overwrite"], "from 1 to 1,000,000"),
     ]
-    for arguments, said in cases:
-        assert said in fails(capsys, *arguments), arguments
+    for arguments, message in cases:
+        assert message in fails(capsys, *arguments), arguments
     assert (run / "results.json").read_bytes() == before
     trace = ["--trace", run / "trace.safetensors", "-o", tmp_path / "out"]
     two = adaptive("bert", tmp_path / "encoder", num_labels=2, labels=["0", "1"])
@@ -339,6 +346,6 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
 
 
 def test_scores_need_labels(run):
-    found = read_trace(run / "trace.safetensors")
+    trace = read_trace(run / "trace.safetensors")
     with pytest.raises(ValueError, match="no labels"):
-        Scorer(replace(found, labels=None), ("acc",))
+        Scorer(replace(trace, labels=None), ("acc",))

@@ -1,4 +1,4 @@
-"""Traces: one pass over the data, then every policy as the loop itself would have decided."""
+"""Traces: one pass over the data, then every policy decides as in the live loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from offramp import AdaptiveConfig, AdaptiveModel
 from offramp.answers import MULTI_LABEL
 from offramp.core.batch import Batch
-from offramp.core.loop import every_exit
+from offramp.core.loop import run_all_exits
 from offramp.errors import BadInput, CannotWrite
 from offramp.evaluation.traces import trace
-from offramp.evaluation.traces.about import check_trace, of_data
+from offramp.evaluation.traces.about import check_trace, data_fingerprint
 from offramp.evaluation.traces.operations import count_operations
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
-from offramp.policies.grids import fitting, grid
+from offramp.policies.grids import applicable_policies, grid
 from offramp.policies.spacing import SIZE
 from tests.reviews import rows
 from tests.tiny import CONFIGS, FAMILY_NAMES, LAYERS, adaptive
@@ -44,30 +44,32 @@ def recorded(request, tmp_path_factory):
 
 
 def live(model, policy):
-    """Layers and answers of the loop with the model in it."""
-    found = list(model.predict(TEXTS, policy=policy))
-    return [one.exit_layer for one in found], found
+    """Exit layers and predictions of the model itself."""
+    answers = list(model.predict(TEXTS, policy=policy))
+    return [answer.exit_layer for answer in answers], answers
 
 
 def test_replayed_is_live_for_every_policy(recorded):
-    model, found = recorded
-    shape = found.shape
-    names = [*fitting(shape), "layer"]
+    model, recording = recorded
+    model_spec = recording.model_spec
+    names = [*applicable_policies(model_spec), "layer"]
     assert len(names) >= 2
     for name in names:
-        policies = grid(name, shape)
+        policies = grid(name, model_spec)
         for policy in policies[:: max(1, len(policies) // 6)]:
-            left = found.replay(policy)
+            replayed = recording.replay(policy)
             layers, answers = live(model, policy)
-            assert left.layer.tolist() == layers, policy
-            assert np.isclose([one.score for one in answers], scores(found, left), atol=1e-5).all(), policy
+            assert replayed.layer.tolist() == layers, policy
+            assert np.isclose([answer.score for answer in answers], scores(recording, replayed), atol=1e-5).all(), (
+                policy
+            )
 
 
-def scores(found, left):
-    logits = torch.from_numpy(np.array(found.logits[np.arange(len(found)), left.exit - 1]))
-    if found.answer_type.needs_tolerance:
+def scores(recording, replayed):
+    logits = torch.from_numpy(np.array(recording.logits[np.arange(len(recording)), replayed.exit - 1]))
+    if recording.answer_type.needs_tolerance:
         return logits[:, 0]
-    if found.answer_type is MULTI_LABEL:
+    if recording.answer_type is MULTI_LABEL:
         return torch.sigmoid(logits).amax(-1)
     return torch.softmax(logits, -1).amax(-1)
 
@@ -75,36 +77,36 @@ def scores(found, left):
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_replayed_is_live_in_every_family(family, tmp_path):
     model = adaptive(family, tmp_path / "encoder", num_labels=2)
-    found = record(model.runner(), TEXTS, None, tmp_path / "t.safetensors", "reviews")
-    for policy in grid("entropy", found.shape)[::40]:
-        assert found.replay(policy).layer.tolist() == live(model, policy)[0]
+    recording = record(model.runner(), TEXTS, None, tmp_path / "t.safetensors", "reviews")
+    for policy in grid("entropy", recording.model_spec)[::40]:
+        assert recording.replay(policy).layer.tolist() == live(model, policy)[0]
 
 
 def test_blocks_change_nothing(recorded, monkeypatch):
-    _, found = recorded
-    policy = grid(fitting(found.shape)[0], found.shape)[-1]
-    whole = found.replay(policy)
+    _, recording = recorded
+    policy = grid(applicable_policies(recording.model_spec)[0], recording.model_spec)[-1]
+    complete = recording.replay(policy)
     monkeypatch.setattr(trace, "BLOCK", 7)
-    parts = found.replay(policy)
-    assert (whole.exit == parts.exit).all() and (whole.answers == parts.answers).all()
+    parts = recording.replay(policy)
+    assert (complete.exit == parts.exit).all() and (complete.answers == parts.answers).all()
 
 
 def test_a_stream_of_texts_gives_the_same_trace(recorded, tmp_path):
-    model, found = recorded
+    model, recording = recorded
     again = record(model.runner(), (text for text in TEXTS), None, tmp_path / "t.safetensors", "reviews")
-    assert (again.logits == found.logits).all() and again.about["data"] == found.about["data"]
+    assert (again.logits == recording.logits).all() and again.about["data"] == recording.about["data"]
 
 
 def test_numpy_reads_the_file_and_large_ones_stay_on_the_disk(recorded, tmp_path):
-    model, found = recorded
+    model, recording = recorded
     labels = np.arange(len(TEXTS))
     file = tmp_path / "t.safetensors"
-    kept = record(model.runner(), TEXTS, labels, file, "reviews")
+    saved = record(model.runner(), TEXTS, labels, file, "reviews")
     arrays = load_file(file)
-    assert arrays["logits"].shape == (len(TEXTS), len(found.points), found.logits.shape[-1])
-    assert (arrays["labels"] == labels).all() and (arrays["logits"] == kept.logits).all()
+    assert arrays["logits"].shape == (len(TEXTS), len(recording.points), recording.logits.shape[-1])
+    assert (arrays["labels"] == labels).all() and (arrays["logits"] == saved.logits).all()
     assert arrays["lengths"].tolist()[-3:] == [7, 2, 3] and (arrays["spent"] > 0).all()
-    assert isinstance(kept.logits, np.memmap)
+    assert isinstance(saved.logits, np.memmap)
     header = file.read_bytes()
     about = json.loads(json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["about"])
     assert about["data"]["rows"] == len(TEXTS) and about["machine"]["dtype"] == "float32"
@@ -113,38 +115,38 @@ def test_numpy_reads_the_file_and_large_ones_stay_on_the_disk(recorded, tmp_path
 # -- fingerprints --------------------------------------------------------------------------------
 
 
-def test_a_policy_does_not_orphan_a_trace_but_weights_data_and_dtype_do(tmp_path):
+def test_a_trace_stays_valid_with_another_policy_but_not_with_other_weights_data_or_dtype(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     file = tmp_path / "t.safetensors"
-    found = record(model.runner(), TEXTS, None, file, "reviews")
+    recording = record(model.runner(), TEXTS, None, file, "reviews")
     model.config.policy = {"name": "entropy", "threshold": 0.3}
     model.config.notes = "other words"
     model.save_pretrained(tmp_path / "saved")
     again = AdaptiveModel.from_pretrained(tmp_path / "saved")
-    same = of_data(TEXTS, None, None)
-    check_trace(found, file, again.runner(), same)
-    for other in (of_data(TEXTS[:-1], None, None), of_data(TEXTS, np.zeros(len(TEXTS)), None)):
+    same = data_fingerprint(TEXTS, None, None)
+    check_trace(recording, file, again.runner(), same)
+    for other in (data_fingerprint(TEXTS[:-1], None, None), data_fingerprint(TEXTS, np.zeros(len(TEXTS)), None)):
         with pytest.raises(BadInput, match="a trace of other data"):
-            check_trace(found, file, model.runner(), other)
+            check_trace(recording, file, model.runner(), other)
     with pytest.raises(BadInput, match="recorded with dtype float32, not bfloat16"):
-        check_trace(found, file, again.to(torch.bfloat16).runner(), same)
+        check_trace(recording, file, again.to(torch.bfloat16).runner(), same)
     again = AdaptiveModel.from_pretrained(tmp_path / "saved")
     again.tokenizer.model_max_length = 5
-    with pytest.raises(BadInput, match="at most 38 tokens, not 5"):
-        check_trace(found, file, again.runner(), same)
+    with pytest.raises(BadInput, match="maximum length of 38 tokens, not 5"):
+        check_trace(recording, file, again.runner(), same)
     with torch.no_grad():
         next(model.exits.parameters()).add_(1e-3)
     with pytest.raises(BadInput, match="a trace of another model"):
-        check_trace(found, file, model.runner(), same)
+        check_trace(recording, file, model.runner(), same)
 
 
 def test_data_are_the_same_whatever_the_order_of_a_models_classes():
-    one = of_data(["a", "b"], np.array([0, 1]), ["no", "yes"])
-    assert one == of_data(["a", "b"], np.array([1, 0]), ["yes", "no"])
-    assert one != of_data(["a", "b"], np.array([1, 0]), ["no", "yes"])
-    assert one != of_data(["a", "b "], np.array([0, 1]), ["no", "yes"])
+    fingerprint = data_fingerprint(["a", "b"], np.array([0, 1]), ["no", "yes"])
+    assert fingerprint == data_fingerprint(["a", "b"], np.array([1, 0]), ["yes", "no"])
+    assert fingerprint != data_fingerprint(["a", "b"], np.array([1, 0]), ["no", "yes"])
+    assert fingerprint != data_fingerprint(["a", "b "], np.array([0, 1]), ["no", "yes"])
     several = np.array([[1, 0, 0], [0, 1, 1]])
-    assert of_data("ab", several, list("xyz")) == of_data("ab", several[:, [2, 0, 1]], list("zxy"))
+    assert data_fingerprint("ab", several, list("xyz")) == data_fingerprint("ab", several[:, [2, 0, 1]], list("zxy"))
 
 
 def test_a_fingerprint_is_of_the_exits_too(tmp_path):
@@ -157,34 +159,34 @@ def test_a_fingerprint_is_of_the_exits_too(tmp_path):
 # -- mistakes ------------------------------------------------------------------------------------
 
 
-def test_an_exit_that_answers_nan_is_named_and_nothing_is_left(tmp_path):
+def test_an_exit_that_returns_nan_is_named_and_no_file_remains(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     with torch.no_grad():
         model.exits.head(2).classifier.weight.fill_(float("nan"))
-    with pytest.raises(BadInput, match="exit on layer 2 answers text 1 with NaN"):
+    with pytest.raises(BadInput, match="exit on layer 2 returns NaN or infinity for text 1"):
         record(model.runner(), TEXTS, None, tmp_path / "t.safetensors", "reviews")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder"]
 
 
 def test_no_text_at_all(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
-    with pytest.raises(BadInput, match="no text"):
+    with pytest.raises(BadInput, match="No texts"):
         record(model.runner(), [], None, tmp_path / "t.safetensors", "reviews")
 
 
-def test_files_that_are_no_traces_are_refused(recorded, tmp_path):
+def test_files_that_are_not_traces_are_refused(recorded, tmp_path):
     model, _ = recorded
     with pytest.raises(BadInput, match="No file"):
         read_trace(tmp_path / "none")
     save_file({"logits": np.zeros(3)}, tmp_path / "other.safetensors")
-    with pytest.raises(BadInput, match="not a trace"):
+    with pytest.raises(BadInput, match="not an offramp trace"):
         read_trace(tmp_path / "other.safetensors")
     file = tmp_path / "t.safetensors"
     record(model.runner(), TEXTS, None, file, "reviews")
     with pytest.raises(CannotWrite, match="exists"):
         record(model.runner(), TEXTS, None, file, "reviews")
     file.write_bytes(file.read_bytes()[:-50])
-    with pytest.raises(BadInput, match="cannot be read as a trace"):
+    with pytest.raises(BadInput, match="not a valid trace"):
         read_trace(file)
 
 
@@ -213,7 +215,7 @@ def test_operations_grow_with_depth_and_length(family):
     assert (heads > 0).all() and (heads < spent).all()
     model = AdaptiveModel(config).eval()
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        every_exit(model.stepper, Batch.of_tensors(torch.full((1, 9), 5)))
+        run_all_exits(model.stepper, Batch.from_tensors(torch.full((1, 9), 5)))
     assert spent[1, -1] == counter.get_total_flops()
 
 
@@ -221,12 +223,12 @@ def test_operations_grow_with_depth_and_length(family):
 
 
 def test_grids_run_from_safe_to_risky(recorded):
-    _, found = recorded
-    shape = found.shape
-    for name in fitting(shape):
-        policies = grid(name, shape)
+    _, recording = recorded
+    model_spec = recording.model_spec
+    for name in applicable_policies(model_spec):
+        policies = grid(name, model_spec)
         assert 1 < len(policies) <= SIZE + 2 and len(set(policies)) == len(policies)
-        layers = [found.replay(policy).layer.mean() for policy in policies]
+        layers = [recording.replay(policy).layer.mean() for policy in policies]
         if name != "patience-confidence":
             assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(layers)), name
         assert layers[0] >= max(layers) - 1e-9

@@ -1,4 +1,4 @@
-"""Exported = torch: every family and kind of answer, every precision, one file or several, and what may be wrong."""
+"""Exports equal torch: every model family, answer type and precision, one file or several, and error messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.core.batch import Batch
-from offramp.core.loop import every_exit, run
+from offramp.core.loop import run, run_all_exits
 from offramp.errors import BadModel, BadValue
 from offramp.exports.one_file import write_one_file
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.run import export
 from offramp.policies import parse
-from tests.tiny import FAMILY_NAMES, WORDS, livelier, random_batch
+from tests.tiny import FAMILY_NAMES, WORDS, amplify_weights, random_batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,79 +37,79 @@ VARIANTS = {
 
 
 def saved(encoder: Path, folder: Path, **options) -> AdaptiveModel:
-    """A model in a folder, its heads livened up."""
+    """Save a model with amplified head weights."""
     model = AdaptiveModel.from_backbone(encoder, **options)
-    livelier(model.exits, seed=1, scale=20.0)
+    amplify_weights(model.exits, seed=1, scale=20.0)
     model.save_pretrained(folder)
     return AdaptiveModel.from_pretrained(folder).eval()
 
 
-def some_texts(count: int, seed: int) -> list[str]:
-    picked = np.random.default_rng(seed)
-    return [" ".join(picked.choice(WORDS, picked.integers(2, 12))) for _ in range(count)]
+def random_texts(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(2, 12))) for _ in range(count)]
 
 
-TEXTS = Texts(some_texts(40, 0), some_texts(60, 1))
+TEXTS = Texts(random_texts(40, 0), random_texts(60, 1))
 
 
-def same_exits(model: AdaptiveModel, stepper, policies: list[str], seeds: int = 4) -> float:
-    """How far logits lie apart where rows leave, which must be at the same exits."""
+def logit_difference(model: AdaptiveModel, stepper, policies: list[str], seeds: int = 4) -> float:
+    """Assert that rows exit at the same layers; return the maximum difference of their logits."""
     worst = 0.0
     for seed in range(seeds):
-        batch = Batch.of_tensors(**random_batch(9, seed, longest=5 + 3 * seed))
+        batch = Batch.from_tensors(**random_batch(9, seed, longest=5 + 3 * seed))
         with torch.inference_mode():
             for policy in policies:
-                expected, found = run(model.stepper, batch, parse(policy)), run(stepper, batch, parse(policy))
-                assert expected.layer.tolist() == found.layer.tolist()
-                worst = max(worst, float((expected.logits - found.logits).abs().max()))
+                expected, actual = run(model.stepper, batch, parse(policy)), run(stepper, batch, parse(policy))
+                assert expected.layer.tolist() == actual.layer.tolist()
+                worst = max(worst, float((expected.logits - actual.logits).abs().max()))
     return worst
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_every_family_leaves_where_torch_does(family, encoders, tmp_path):
+def test_every_family_exits_as_torch_does(family, encoders, tmp_path):
     model = saved(encoders[family], tmp_path / "model", num_labels=3, lte=True)
-    told = export(model, TEXTS, ExportOptions(int8="none", exits=[1, 2, 4]))
-    assert [spec["layer"] for spec in told.exits] == [1, 2, 4] and min(told.checked["agreement"].values()) == 1
+    written = export(model, TEXTS, ExportOptions(int8="none", exits=[1, 2, 4]))
+    assert [spec["layer"] for spec in written.exits] == [1, 2, 4] and min(written.checked["agreement"].values()) == 1
     stepper = offramp.load(tmp_path / "model", backend="onnx").stepper
     narrow = AdaptiveModel.from_backbone(encoders[family], num_labels=3, lte=True, exits=[1, 2, 4])
     narrow.load_state_dict(model.state_dict(), strict=False)
-    assert same_exits(narrow.eval(), stepper, ["entropy:0.61", "patience:1", "learned:0.5", "never"]) < 2e-4
+    assert logit_difference(narrow.eval(), stepper, ["entropy:0.61", "patience:1", "learned:0.5", "never"]) < 2e-4
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_every_kind_of_answer(variant, encoders, tmp_path):
+def test_every_answer_type(variant, encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", **VARIANTS[variant])
     export(model, Texts(), ExportOptions(int8="none"))
     stepper = offramp.load(tmp_path / "model", backend="onnx").stepper
-    batch = Batch.of_tensors(**random_batch(7, 3))
+    batch = Batch.from_tensors(**random_batch(7, 3))
     with torch.inference_mode():
-        for expected, found in zip(every_exit(model.stepper, batch), every_exit(stepper, batch), strict=True):
-            torch.testing.assert_close(found.raw, expected.raw, atol=2e-4, rtol=1e-4)
-    assert same_exits(model, stepper, ["never", "layer:3"]) < 1e-3
+        for expected, actual in zip(run_all_exits(model.stepper, batch), run_all_exits(stepper, batch), strict=True):
+            torch.testing.assert_close(actual.raw, expected.raw, atol=2e-4, rtol=1e-4)
+    assert logit_difference(model, stepper, ["never", "layer:3"]) < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["static", "token"])
-def test_in_int8_a_batch_is_its_rows(kind, encoders, tmp_path):
+@pytest.mark.parametrize("method", ["static", "token"])
+def test_in_int8_rows_do_not_depend_on_their_batch(method, encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
-    export(model, TEXTS, ExportOptions(int8=kind, force=True))
+    export(model, TEXTS, ExportOptions(int8=method, force=True))
     runner = offramp.load(tmp_path / "model", backend="onnx")
-    assert runner.dtype == f"int8-{kind}"
+    assert runner.dtype == f"int8-{method}"
     together = runner.answer(TEXTS.checked, policy="entropy:0.6")
     alone = [runner.answer([text], policy="entropy:0.6") for text in TEXTS.checked]
-    assert together.layer.tolist() == [int(one.layer[0]) for one in alone]
-    np.testing.assert_allclose(together.logits, np.concatenate([one.logits for one in alone]), atol=1e-4)
+    assert together.layer.tolist() == [int(prediction.layer[0]) for prediction in alone]
+    np.testing.assert_allclose(together.logits, np.concatenate([prediction.logits for prediction in alone]), atol=1e-4)
     exact = model.runner().answer(TEXTS.checked, policy="never")
     rounded = runner.answer(TEXTS.checked, policy="never")
     assert (exact.logits.argmax(1) == rounded.logits.argmax(1)).mean() > 0.85
     assert np.corrcoef(exact.logits.ravel(), rounded.logits.ravel())[0, 1] > 0.98
 
 
-@pytest.mark.parametrize("kind", ["static", "token"])
-def test_smoothing_moves_outliers_into_the_weights(kind):
+@pytest.mark.parametrize("method", ["static", "token"])
+def test_smoothing_moves_outliers_into_the_weights(method):
     from onnx import TensorProto, helper, numpy_helper
 
     from offramp.exports.int8 import quantise
-    from offramp.exports.products import observe
+    from offramp.exports.products import observe_ranges
     from offramp.runtimes.onnx import OnnxGraph
 
     rng = np.random.default_rng(0)
@@ -120,46 +120,46 @@ def test_smoothing_moves_outliers_into_the_weights(kind):
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "one", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ranges, _ = observe(model, [{"x": values}])
+    ranges, _ = observe_ranges(model, [{"x": values}])
     error = {}
     for smooth in (True, False):
-        made = OnnxGraph(quantise(model, kind, ranges, smooth=smooth).SerializeToString())
-        error[smooth] = float(np.abs(made({"x": values})["y"] - values @ weight).mean())
+        quantised = OnnxGraph(quantise(model, method, ranges, smooth=smooth).SerializeToString())
+        error[smooth] = float(np.abs(quantised({"x": values})["y"] - values @ weight).mean())
     assert error[True] < 0.5 * error[False], error
 
 
-@pytest.mark.parametrize("kind", ["none", "static", "token"])
+@pytest.mark.parametrize("method", ["none", "static", "token"])
 @pytest.mark.parametrize("policy", ["entropy:0.6", "confidence:0.7", "risk:0.21:-0.3,0.2,0.1:0.8,1.2,1"])
-def test_one_file_leaves_as_the_loop_does(kind, policy, encoders, tmp_path):
+def test_one_file_exits_as_the_loop_does(method, policy, encoders, tmp_path):
     model = saved(encoders["mpnet"], tmp_path / "model", num_labels=3)
-    export(model, TEXTS, ExportOptions(int8=kind, force=True))
+    export(model, TEXTS, ExportOptions(int8=method, force=True))
     file, _ = write_one_file(tmp_path / "model", policy)
     session = onnxruntime.InferenceSession(file)
     stepper = offramp.load(tmp_path / "model", backend="onnx").stepper
-    told = session.get_modelmeta().custom_metadata_map
-    assert policy.startswith(f"{told['policy']}:{told['threshold']}") and told["exits"] == "1,2,3,4"
-    for rows, most in ((1, 4), (5, 4), (17, 4), (6, 2)):
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert policy.startswith(f"{metadata['policy']}:{metadata['threshold']}") and metadata["exits"] == "1,2,3,4"
+    for rows, max_layers in ((1, 4), (5, 4), (17, 4), (6, 2)):
         batch = random_batch(rows, rows, types=False)
         feed = {name: value.numpy() for name, value in batch.items()}
-        feed |= {"max_layers": np.array(most), "threshold": np.array(float(policy.split(":")[1]), np.float32)}
+        feed |= {"max_layers": np.array(max_layers), "threshold": np.array(float(policy.split(":")[1]), np.float32)}
         logits, layers = session.run(["logits", "exit_layer"], feed)
         with torch.inference_mode():
-            expected = run(stepper, Batch.of_tensors(**batch), parse(policy), most)
+            expected = run(stepper, Batch.from_tensors(**batch), parse(policy), max_layers)
         assert layers.tolist() == expected.layer.tolist()
         np.testing.assert_allclose(logits, expected.logits.numpy(), atol=1e-5)
     _, layers = session.run(None, feed | {"threshold": np.array(0.0, np.float32)})
     assert set(layers.tolist()) == ({1} if policy.startswith("confidence") else {2})
 
 
-def test_openvino_leaves_where_torch_does(encoders, tmp_path):
+def test_openvino_exits_as_torch_does(encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3, lte=True)
     export(model, TEXTS, ExportOptions("openvino", int8="none"))
     runner = offramp.load(tmp_path / "model", backend="openvino")
     assert runner.backend == "openvino"
-    assert same_exits(model, runner.stepper, ["entropy:0.61", "patience:1", "learned:0.5"]) < 2e-4
+    assert logit_difference(model, runner.stepper, ["entropy:0.61", "patience:1", "learned:0.5"]) < 2e-4
 
 
-def test_openvino_answers_in_several_threads(encoders, tmp_path):
+def test_openvino_predicts_in_several_threads(encoders, tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
@@ -168,8 +168,8 @@ def test_openvino_answers_in_several_threads(encoders, tmp_path):
     parts = [TEXTS.checked[start : start + 6] for start in range(0, 60, 6)]
     expected = [runner.answer(part).logits for part in parts]
     with ThreadPoolExecutor(4) as pool:
-        for found, wanted in zip(pool.map(runner.answer, parts * 5), expected * 5, strict=True):
-            np.testing.assert_allclose(found.logits, wanted, atol=1e-5)
+        for actual, logits in zip(pool.map(runner.answer, parts * 5), expected * 5, strict=True):
+            np.testing.assert_allclose(actual.logits, logits, atol=1e-5)
 
 
 def test_layers_that_share_weights_are_all_in_int8(encoders, tmp_path):
@@ -178,14 +178,14 @@ def test_layers_that_share_weights_are_all_in_int8(encoders, tmp_path):
     model = saved(encoders["albert"], tmp_path / "model", num_labels=3)
     export(model, TEXTS, ExportOptions(int8="static", exits=[4], force=True))
     graph = onnx.load(tmp_path / "model" / "onnx" / "exit-4.onnx").graph
-    made = {name: node.op_type for node in graph.node for name in node.output}
-    constants = {one.name for one in graph.initializer}
+    op_types = {name: node.op_type for node in graph.node for name in node.output}
+    constants = {constant.name for constant in graph.initializer}
     products = [node for node in graph.node if node.op_type == "MatMul"]
     assert not [node for node in products if node.input[1] in constants]
-    assert sum(made.get(node.input[1]) == "DequantizeLinear" for node in products) >= 4 * 6
+    assert sum(op_types.get(node.input[1]) == "DequantizeLinear" for node in products) >= 4 * 6
 
 
-# -- the command line, on a model that was trained ------------------------------------------------
+# -- the command line, on a trained model ------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -200,33 +200,37 @@ def test_calibrate_predict_and_evaluate_on_an_export(exported, tmp_path, texts, 
     before = (folder / "config.json").read_bytes()
     call = ["calibrate", str(folder), "--backend", "onnx", "--risk", "0.1", "--confidence", "0.8"]
     assert main(call) == 0
-    said = json.loads((folder / "onnx" / "offramp.json").read_text())
-    assert said["policy"]["name"] == "entropy" and said["calibrated"]["dtype"] == "int8-token"
+    saved_export = json.loads((folder / "onnx" / "offramp.json").read_text())
+    assert saved_export["policy"]["name"] == "entropy" and saved_export["calibrated"]["dtype"] == "int8-token"
     assert (folder / "config.json").read_bytes() == before and (folder / "onnx" / "calibration.json").is_file()
     runner = offramp.load(folder, backend="onnx")
-    assert runner.config.calibrated and str(runner.config.exit_policy) == said["calibrated"]["policy"]
+    assert runner.config.calibrated and str(runner.config.exit_policy) == saved_export["calibrated"]["policy"]
     capsys.readouterr()
     assert main(["predict", str(folder), texts, "--backend", "onnx"]) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["exit_layer"] for one in answers] == runner.answer(["a lovely film", "", "bad"]).layer.tolist()
+    predictions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [prediction["exit_layer"] for prediction in predictions] == runner.answer(
+        ["a lovely film", "", "bad"]
+    ).layer.tolist()
     assert main(["evaluate", str(folder), "--backend", "onnx", "--no-live", "-o", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert main(["export", str(folder), "--int8", "token", "--overwrite"]) == 0
-    assert "What was calibrated on the export before is gone with it" in capsys.readouterr().err
+    assert "The calibration of the replaced export is lost" in capsys.readouterr().err
     assert json.loads((folder / "onnx" / "offramp.json").read_text())["policy"] is None
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["machine"]["backend"] == "onnx" and results["model"]["policy"] == said["calibrated"]["policy"]
+    assert (
+        results["machine"]["backend"] == "onnx" and results["model"]["policy"] == saved_export["calibrated"]["policy"]
+    )
 
 
-def test_the_full_float32_model_is_what_an_export_is_compared_with(exported, tmp_path):
-    """Of an export whose last exit always answers the same, the evaluation says so."""
+def test_an_export_is_compared_with_the_full_float32_model(exported, tmp_path):
+    """An export whose last exit always predicts the same class has a low agreement."""
     import onnx
     from onnx import numpy_helper
 
     folder = Path(shutil.copytree(exported, tmp_path / "model"))
     file = folder / "onnx" / "exit-4.onnx"
     graph = onnx.load(file)
-    head = [one for one in graph.graph.initializer if list(one.dims) == [2]][-1]
+    head = [constant for constant in graph.graph.initializer if list(constant.dims) == [2]][-1]
     head.CopyFrom(numpy_helper.from_array(np.array([9, -9], np.float32), head.name))
     onnx.save(graph, file)
     assert main(["evaluate", str(folder), "--backend", "onnx", "--no-live", "-o", str(tmp_path / "run")]) == 0
@@ -234,11 +238,11 @@ def test_the_full_float32_model_is_what_an_export_is_compared_with(exported, tmp
     assert last["agreement"] < 0.8
 
 
-def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
+def test_tune_keeps_few_exits_and_gives_a_guarantee(exported, tmp_path, capsys):
     folder = Path(shutil.copytree(exported, tmp_path / "model"))
     assert main(["tune", str(folder), "--risk", "0.1", "--confidence", "0.8", "--batch", "8"]) == 0
-    said = json.loads((folder / "onnx" / "offramp.json").read_text())
-    assert said["calibrated"]["guarantee"] and said["precision"] == "int8-token"
+    saved_export = json.loads((folder / "onnx" / "offramp.json").read_text())
+    assert saved_export["calibrated"]["guarantee"] and saved_export["precision"] == "int8-token"
     out = capsys.readouterr().out
     assert "With 80 % confidence" in out and "and an exit's decision" in out
     before = {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()}
@@ -247,59 +251,59 @@ def test_tune_keeps_few_exits_and_promises(exported, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "line"),
+    ("damage", "line"),
     [
-        (lambda folder: shutil.rmtree(folder / "onnx"), "has no onnx export; make one: `offramp export"),
+        (lambda folder: shutil.rmtree(folder / "onnx"), "has no onnx export; run `offramp export"),
         (
             lambda folder: (folder / "onnx" / "offramp.json").unlink(),
-            "holds no offramp.json: it is not an export of ours, or a part of one. Move it away",
+            "has no offramp.json: it is not a complete offramp export. Move it away",
         ),
         (lambda folder: (folder / "onnx" / "offramp.json").write_text("{"), "is damaged"),
-        (lambda folder: (folder / "onnx" / "exit-2.onnx").unlink(), "lacks exit-2.onnx"),
-        (lambda folder: (folder / "onnx" / "exit-2.onnx").write_bytes(b"no"), "cannot load it"),
-        (lambda folder: livened(folder), "its weights have changed since"),
-        (lambda folder: warmer(folder), "exits or temperatures have changed"),
-        (lambda folder: told(folder, made={"runtime": "onnxruntime 1.2"}), "was written for onnxruntime 1.2"),
-        (lambda folder: told(folder, exits=[1, 2, 3, 4]), "`exits` is [1, 2, 3, 4]"),
-        (lambda folder: told(folder, calibrated="x"), "`calibrated` is 'x'"),
+        (lambda folder: (folder / "onnx" / "exit-2.onnx").unlink(), "has no exit-2.onnx"),
+        (lambda folder: (folder / "onnx" / "exit-2.onnx").write_bytes(b"no"), "cannot be loaded by onnxruntime"),
+        (lambda folder: change_weights(folder), "have changed since"),
+        (lambda folder: change_temperature(folder), "exits or temperatures have changed"),
+        (lambda folder: change_json(folder, made={"runtime": "onnxruntime 1.2"}), "was exported for onnxruntime 1.2"),
+        (lambda folder: change_json(folder, exits=[1, 2, 3, 4]), "`exits` is [1, 2, 3, 4]"),
+        (lambda folder: change_json(folder, calibrated="x"), "`calibrated` must be an object"),
     ],
 )
-def test_what_is_wrong_with_an_export_is_one_line(spoil, line, exported, tmp_path, texts, capsys):
+def test_a_damaged_export_is_reported_in_one_line(damage, line, exported, tmp_path, texts, capsys):
     folder = Path(shutil.copytree(exported, tmp_path / "model"))
-    spoil(folder)
+    damage(folder)
     assert main(["predict", str(folder), texts, "--backend", "onnx"]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and line in said[0], said
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1 and line in errors[0], errors
 
 
-def livened(folder: Path) -> None:
+def change_weights(folder: Path) -> None:
     model = AdaptiveModel.from_pretrained(folder)
-    livelier(model.exits, seed=3)
+    amplify_weights(model.exits, seed=3)
     model.save_pretrained(folder)
 
 
-def told(folder: Path, **changes) -> None:
+def change_json(folder: Path, **changes) -> None:
     file = folder / "onnx" / "offramp.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def test_what_is_not_ours_is_not_replaced(trained, tmp_path, capsys):
+def test_a_folder_of_the_user_is_not_replaced(trained, tmp_path, capsys):
     folder = Path(shutil.copytree(trained, tmp_path / "model"))
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_text("somebody's")
     assert main(["export", str(folder), "--int8", "none", "--overwrite"]) == 2
-    assert "it is not an export of ours and stays" in capsys.readouterr().err
+    assert "it is not an offramp export" in capsys.readouterr().err
     assert (folder / "onnx" / "model.onnx").read_text() == "somebody's"
 
 
-def test_rows_that_made_the_export_do_not_test_it(trained, tmp_path, capsys):
+def test_rows_used_to_export_do_not_test_the_guarantee(trained, tmp_path, capsys):
     folder = Path(shutil.copytree(trained, tmp_path / "model"))
     texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"{text} {number}\n" for number, text in enumerate(some_texts(200, 7))))
+    texts.write_text("".join(f"{text} {number}\n" for number, text in enumerate(random_texts(200, 7))))
     assert main(["export", str(folder), "--int8", "token", "--force", "--file", str(texts)]) == 0
     capsys.readouterr()
     assert main(["calibrate", str(folder), "--backend", "onnx", "--file", str(texts), "--risk", "0.2"]) == 1
-    assert "200 of the rows are left out: the export was made with them" in capsys.readouterr().err
+    assert "Skipped 200 rows that were used to export the model" in capsys.readouterr().err
 
 
 def test_without_the_training_data_an_export_is_not_compared(trained, tmp_path, capsys):
@@ -313,7 +317,7 @@ def test_without_the_training_data_an_export_is_not_compared(trained, tmp_path, 
     assert json.loads((folder / "onnx" / "offramp.json").read_text())["precision"] == "int8-token"
 
 
-def warmer(folder: Path) -> None:
+def change_temperature(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["exits"][0]["temperature"] = 2.0
     (folder / "config.json").write_text(json.dumps(config))
@@ -322,28 +326,28 @@ def warmer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--exits", "9", "--overwrite"], "No layer 9"),
-        (["--backend", "openvino", "--int8", "token"], "take --int8 static or none"),
-        (["--one-file", "--exits", "2"], "are of a new export"),
-        (["--threads", "0"], "threads is 0"),
-        (["--overwrite", "--one-file", "patience:2"], "A single file exits by entropy:T, confidence:T or risk:T"),
-        (["--one-file", "confidence:1.5"], "it must lie between 0 and 1"),
-        ([], "exists already; give --overwrite"),
+        (["--exits", "9", "--overwrite"], "must be layers from 1 to 4, got 9"),
+        (["--backend", "openvino", "--int8", "token"], "Use --int8 static or --int8 none"),
+        (["--one-file", "--exits", "2"], "need a new export"),
+        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--overwrite", "--one-file", "patience:2"], "--one-file supports entropy, confidence and risk"),
+        (["--one-file", "confidence:1.5"], "must be between 0 and 1, got 1.5"),
+        ([], "already exists; use --overwrite"),
     ],
 )
-def test_what_cannot_be_exported_is_one_line(options, line, exported, capsys):
+def test_a_wrong_export_is_reported_in_one_line(options, line, exported, capsys):
     assert main(["export", str(exported), *options]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and line in said[0], said
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1 and line in errors[0], errors
 
 
-def test_answers_that_change_are_refused(encoders, tmp_path):
+def test_an_export_with_changed_predictions_is_rejected(encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
-    livelier(model.backbone, seed=5, scale=40.0)  # nothing that int8 could follow
-    with pytest.raises(BadModel, match=r"int8-dynamic: an exit keeps .* `force=True`"):
+    amplify_weights(model.backbone, seed=5, scale=40.0)  # too large for int8
+    with pytest.raises(BadModel, match=r"int8-dynamic: only .* `force=True`"):
         export(model, TEXTS, ExportOptions(int8="dynamic"))
     assert not (tmp_path / "model" / "onnx").exists()
-    with pytest.raises(BadValue, match="taken from texts"):
+    with pytest.raises(BadValue, match="needs texts for its scales"):
         export(model, Texts(), ExportOptions(int8="static"))
 
 
@@ -360,7 +364,7 @@ for call in (["export", model], ["tune", model], ["benchmark", model], ["predict
 """
 
 
-def test_without_the_extra_everything_else_works_and_it_is_named(exported, texts):
+def test_a_missing_extra_is_named_and_everything_else_works(exported, texts):
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""Labels on a classifier's own head: by name, never by chance."""
+"""Labels of a classifier's own head are matched by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from offramp import AdaptiveModel
 from offramp.errors import BadModel, BadValue
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from tests.calls import fails
 from tests.reviews import write_glue
 from tests.tiny import CONFIGS, random_batch, save_classifier, save_encoder
@@ -17,13 +17,13 @@ TEXTS = ["a lovely film", "a dull plot", "it was not very good", "bad"]
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
-    """A fine-tuned classifier that answers NEGATIVE or POSITIVE."""
+    """A fine-tuned classifier with the labels NEGATIVE and POSITIVE."""
     folder = save_classifier("bert", tmp_path_factory.mktemp("clf") / "clf", num_labels=2)
-    named(folder, ["NEGATIVE", "POSITIVE"])
+    set_labels(folder, ["NEGATIVE", "POSITIVE"])
     return folder
 
 
-def named(folder, labels):
+def set_labels(folder, labels):
     import json
 
     config = json.loads((folder / "config.json").read_text())
@@ -32,65 +32,64 @@ def named(folder, labels):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def answers(folder, **options):
-    """Each text's scores by label, in lower case."""
+def predict_scores(folder, **options):
+    """Return the model and the scores of each text by label, in lower case."""
     model = AdaptiveModel.from_backbone(folder, **options)
-    found = [answer.scores for answer in model.predict(TEXTS)]
-    return model, [{label.lower(): pytest.approx(score, abs=1e-6) for label, score in one.items()} for one in found]
+    scores = [answer.scores for answer in model.predict(TEXTS)]
+    return model, [{label.lower(): pytest.approx(score, abs=1e-6) for label, score in row.items()} for row in scores]
 
 
-@pytest.mark.parametrize("asked", [["positive", "negative"], ["Negative", "POSITIVE"], ["POSITIVE", "NEGATIVE"]])
-def test_the_same_names_in_another_order_or_spelling_answer_the_same(classifier, asked):
-    """They turned every answer round without a word."""
-    _, expected = answers(classifier)
-    model, found = answers(classifier, labels=asked)
-    assert list(model.config.labels) == asked and found == expected
+@pytest.mark.parametrize("labels", [["positive", "negative"], ["Negative", "POSITIVE"], ["POSITIVE", "NEGATIVE"]])
+def test_labels_in_another_order_or_case_give_the_same_scores(classifier, labels):
+    """They swapped the predictions silently."""
+    _, expected = predict_scores(classifier)
+    model, scores = predict_scores(classifier, labels=labels)
+    assert list(model.config.labels) == labels and scores == expected
 
 
-def test_other_names_on_a_head_need_a_fresh_one(classifier):
-    with pytest.raises(BadValue, match="answers with NEGATIVE, POSITIVE, and spam, ham are asked for; name them alike"):
+def test_other_labels_need_a_fresh_head(classifier):
+    with pytest.raises(BadValue, match="are NEGATIVE, POSITIVE, but spam, ham are requested"):
         AdaptiveModel.from_backbone(classifier, labels=["spam", "ham"])
     model = AdaptiveModel.from_backbone(classifier, labels=["spam", "ham"], fresh_head=True)
     assert model.config.labels == ("spam", "ham") and model.config.exit_specs[-1].head == "linear"
 
 
-def test_classes_that_nobody_named_take_names_and_numbers_are_positions(classifier, tmp_path):
+def test_generic_labels_and_numbers_are_matched_by_position(classifier, tmp_path):
     nameless = save_classifier("bert", tmp_path / "clf", num_labels=2)
-    named(nameless, ["LABEL_0", "LABEL_1"])
-    _, expected = answers(nameless)
-    model, found = answers(nameless, labels=["ham", "spam"])
+    set_labels(nameless, ["LABEL_0", "LABEL_1"])
+    _, expected = predict_scores(nameless)
+    model, scores = predict_scores(nameless, labels=["ham", "spam"])
     assert model.config.labels == ("ham", "spam")
-    assert [list(one.values()) for one in found] == [list(one.values()) for one in expected]
+    assert [list(row.values()) for row in scores] == [list(row.values()) for row in expected]
     assert AdaptiveModel.from_backbone(classifier, labels=["0", "1"]).config.labels == ("0", "1")
 
 
-def test_another_number_of_classes_leaves_the_head_out_aloud(classifier, caplog):
+def test_another_number_of_labels_replaces_the_head_with_a_warning(classifier, caplog):
     model = AdaptiveModel.from_backbone(classifier, labels=["a", "b", "c"])
-    assert model.config.num_labels == 3 and "its own head is left out" in caplog.text
+    assert model.config.num_labels == 3 and "its head is replaced by a new, untrained one" in caplog.text
 
 
-def test_training_asks_for_a_fresh_head_too(classifier, tmp_path, capsys):
+def test_training_with_other_labels_needs_a_fresh_head(classifier, tmp_path, capsys):
     glue = write_glue(tmp_path / "glue")
-    named(save_classifier("bert", tmp_path / "clf", num_labels=2), ["spam", "ham"])
+    set_labels(save_classifier("bert", tmp_path / "clf", num_labels=2), ["spam", "ham"])
     lines = [line.split("\t") for line in (glue / "SST-2" / "train.tsv").read_text().splitlines()[1:]]
     own = tmp_path / "own.csv"
     own.write_text("text,label\n" + "".join(f"{text},{['no', 'yes'][int(label)]}\n" for text, label in lines))
     call = ["train", tmp_path / "clf", "--train-file", own, "--dev-file", own, "-o", tmp_path / "out", "--cpu"]
-    assert "ask for a fresh head (--fresh-head" in fails(capsys, *call)
+    assert "train a new head with --fresh-head" in fails(capsys, *call)
     assert not (tmp_path / "out").exists()
 
 
-# -- whose fault it is ---------------------------------------------------------------------------
+# -- which exceptions become user errors ---------------------------------------------------------
 
 
-def test_our_own_bugs_and_a_lack_of_memory_are_not_the_users_fault(tmp_path):
-    """They were told as a model that cannot be read."""
+def test_bugs_and_out_of_memory_are_not_reported_as_bad_models(tmp_path):
     save_encoder("bert", tmp_path / "model")
     with pytest.raises(torch.OutOfMemoryError), loading(tmp_path / "model"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
     model = AdaptiveModel.from_backbone(tmp_path / "model", num_labels=2)
     with pytest.raises(AttributeError), loading(tmp_path / "model"):
-        model.config.family.step(model.backbone, None, 1)  # a line of ours raises
+        model.config.family.step(model.backbone, None, 1)  # raised by offramp
     with pytest.raises(BadModel, match="cannot be read as a model"), loading(tmp_path / "model"):
-        CONFIGS["bert"].__class__(hidden_size="wide")  # a library's, reading what a file holds
+        CONFIGS["bert"].__class__(hidden_size="wide")  # raised by a library while it reads a file
     assert model(**random_batch(1, 1)).logits.shape == (1, 2)

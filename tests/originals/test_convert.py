@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
 from offramp.errors import BadModel
-from offramp.originals.convert import KINDS, ConvertOptions, convert, detect, read
+from offramp.originals.convert import CHECKPOINT_KINDS, ConvertOptions, convert, detect, read
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -92,7 +92,7 @@ def test_kinds_are_told_apart_by_their_keys():
     assert len(found) == 29
     for case, kind in found.items():
         assert kind == case.split("-")[0].replace("romebert", "deebert"), case
-    assert sorted(KINDS) == ["berxit", "deebert", "ebert", "elasticbert", "pabee", "romebert"]
+    assert sorted(CHECKPOINT_KINDS) == ["berxit", "deebert", "ebert", "elasticbert", "pabee", "romebert"]
 
 
 def test_an_ordinary_classifier_is_sent_elsewhere(folders):

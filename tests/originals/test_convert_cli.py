@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from offramp.cli.main import main
-from tests.calls import answers, fails
+from tests.calls import fails, json_lines
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -71,7 +71,7 @@ def test_convert_keeps_the_tokenizer(tmp_path, capsys):
     assert main(["convert", str(source), "--output", str(tmp_path / "model"), "--policy", "entropy:0.3"]) == 0
     capsys.readouterr()
     (tmp_path / "a.txt").write_text("good film\nbad film\n")
-    assert len(answers(capsys, "predict", tmp_path / "model", tmp_path / "a.txt")) == 2
+    assert len(json_lines(capsys, "predict", tmp_path / "model", tmp_path / "a.txt")) == 2
 
 
 def test_elasticbert_can_be_cut(tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_a_pipe_can_be_read(model, tmp_path, capsys):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = subprocess.Popen(f"printf 'good\\nbad\\n' > {pipe}", shell=True)
-    assert len(answers(capsys, "predict", model, pipe)) == 2
+    assert len(json_lines(capsys, "predict", model, pipe)) == 2
     writer.wait(timeout=60)
 
 
@@ -146,7 +146,7 @@ def test_convert_names_what_is_wrong(tmp_path, capsys):
     assert "Did you mean 'pabee'?" in fails(capsys, "convert", source, "--output", out, "--kind", "pabe")
     assert "No folder" in fails(capsys, "convert", tmp_path / "none", "--output", out)
     assert "ElasticBERT" in fails(capsys, "convert", source, "--output", out, "--layers", "2")
-    assert "threshold is nan" in fails(capsys, "convert", source, "--output", out, "--policy", "entropy:nan")
+    assert "got nan" in fails(capsys, "convert", source, "--output", out, "--policy", "entropy:nan")
     assert "LTE" in fails(capsys, "convert", source, "--output", out, "--policy", "learned:0.1")
     weights = torch.load(source / "pytorch_model.bin", weights_only=True)
     lost = weights.pop("bert.encoder.highway.2.classifier.weight")

@@ -1,4 +1,4 @@
-"""docs/originals.md: every command of the page runs as it stands there, in a folder that has what it names, small."""
+"""docs/how-to/reproduce.md: every command of the page runs as it stands there, in a folder that has what it names, small."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reviews import rows
 from tests.tiny import save_encoder
 
 TESTS = Path(__file__).parents[1]
-PAGE = read("originals.md")
+PAGE = read("how-to/reproduce.md")
 DEPTH = 5  # more than the four layers that one command asks for
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,7 +31,7 @@ TITLES = [title for title, found in FOUND.items() if found]
 def test_the_page_has_all_systems_and_their_commands():
     counts = {title: len(found) for title, found in FOUND.items()}
     systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4, "EBERT": 7}
-    assert counts == {"What they share": 0} | systems
+    assert counts == {"Common options": 0} | systems
 
 
 def test_every_option_in_our_column_is_one_of_ours():

@@ -130,12 +130,12 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     other = official_file("mnli", tmp_path)
     call = ["predict", model, other, "--format", "glue", "--task", "mnli"]
     assert "answers with 0, 1 (single label classification), the data hold contradiction" in fails(capsys, *call, *out)
-    assert "reads the official file; name it" in fails(
+    assert "needs the path of the official file" in fails(
         capsys, "predict", model, "-", "--format", "glue", "--task", "sst-2", *out
     )
     nowhere = ["-o", tmp_path / "no" / "such"]
     assert "there is no folder" in fails(capsys, *glue, "--task", "sst-2", *nowhere)
-    assert "go with --format glue" in fails(capsys, "predict", model, file, "--task", "sst-2")
+    assert "--task needs --format glue" in fails(capsys, "predict", model, file, "--task", "sst-2")
     file.write_text(file.read_text() + "6\n")
     assert "A submission needs every row" in fails(capsys, *glue, "--task", "sst-2", *out)
     assert not (tmp_path / "out").exists()

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.core.batch import Batch
-from offramp.core.loop import every_exit
+from offramp.core.loop import run_all_exits
 from offramp.errors import BadValue
 from offramp.evaluation.traces.operations import count_operations, saved_by_width
-from offramp.originals.width.counting import blocks_of
+from offramp.originals.width.flops import layer_flops
 from offramp.originals.width.gates import Gate
 from offramp.originals.width.spec import Width
 from tests.calls import fails
@@ -57,7 +57,7 @@ def gated(family, folder, labels=("no", "perhaps", "yes"), **width):
 def set_masks(model, layers_masks):
     """Gates that answer what they are told."""
     for layer, masks in enumerate(layers_masks, 1):
-        for gate, mask in zip(model.gates.of(layer), masks, strict=True):
+        for gate, mask in zip(model.gates.of_layer(layer), masks, strict=True):
             gate.mask = lambda logits, mask=mask: mask[: len(logits)].to(logits.dtype)
 
 
@@ -77,7 +77,7 @@ SHAPES = st.sampled_from([(1, 1), (2, 4), (1, 8), (4, 12)])
 def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtype):
     group, block = shape
     model = models(family, head_group=group, block=block)
-    usual = [[gate.mask for gate in model.gates.of(layer)] for layer in range(1, model.config.num_layers + 1)]
+    usual = [[gate.mask for gate in model.gates.of_layer(layer)] for layer in range(1, model.config.num_layers + 1)]
     draw = np.random.default_rng(seed)
     config = model.config
     units = (config.num_heads // group, config.num_channels // block)
@@ -96,14 +96,14 @@ def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtyp
         model.to(dtype)
         answers = {}
         for way in ("never", "always", "auto"):
-            model.gates.skips = way
+            model.gates.skipping = way
             with torch.no_grad():
                 answers[way] = model(**batch, output_exits=True).exit_logits.double()
     finally:
         model.to(torch.float32)
-        model.gates.skips = "auto"
+        model.gates.skipping = "auto"
         for layer, gates in enumerate(usual, 1):
-            for gate, mask in zip(model.gates.of(layer), gates, strict=True):
+            for gate, mask in zip(model.gates.of_layer(layer), gates, strict=True):
                 gate.mask = mask
     allowed = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 0.3}[dtype]
     assert torch.allclose(answers["never"], answers["always"], atol=allowed)
@@ -128,16 +128,16 @@ def test_weights_that_change_are_packed_again(models):
     """Skipping keeps a copy of the heads' weights, which must not outlive them."""
     model = models("bert", block=4)
     batch = random_batch(3, 2)
-    model.gates.skips = "always"
+    model.gates.skipping = "always"
     with torch.no_grad():
         before = model(**batch).logits
         model.backbone.encoder.layer[0].attention.self.value.weight.mul_(1.5)
         skipped = model(**batch).logits
-        model.gates.skips = "never"
+        model.gates.skipping = "never"
         assert torch.allclose(skipped, model(**batch).logits, atol=1e-5)
         assert not torch.allclose(skipped, before, atol=1e-4)
         model.backbone.encoder.layer[0].attention.self.value.weight.div_(1.5)
-    model.gates.skips = "auto"
+    model.gates.skipping = "auto"
 
 
 def test_open_gates_are_the_plain_model(models):
@@ -147,12 +147,14 @@ def test_open_gates_are_the_plain_model(models):
         ones = [
             [torch.ones(4, model.config.num_heads), torch.ones(4, model.config.num_channels)]
         ] * model.config.num_layers
-        usual = [[gate.mask for gate in model.gates.of(layer)] for layer in range(1, model.config.num_layers + 1)]
+        usual = [[gate.mask for gate in model.gates.of_layer(layer)] for layer in range(1, model.config.num_layers + 1)]
         set_masks(model, ones)
         with torch.no_grad():
-            assert torch.allclose(model(**batch).logits, model.stepper.plain(Batch.of_tensors(**batch)), atol=1e-5)
+            assert torch.allclose(
+                model(**batch).logits, model.stepper.full_model(Batch.from_tensors(**batch)), atol=1e-5
+            )
         for layer, gates in enumerate(usual, 1):
-            for gate, mask in zip(model.gates.of(layer), gates, strict=True):
+            for gate, mask in zip(model.gates.of_layer(layer), gates, strict=True):
                 gate.mask = mask
 
 
@@ -175,7 +177,7 @@ def test_operations_are_those_that_torch_counts(models):
     model = models("bert", block=4)
     config = model.config
     plain, _ = count_operations(config).at(np.array([9, 5]))
-    blocks = blocks_of(config, "exact")
+    blocks = layer_flops(config, "exact")
     full = np.full((2, config.num_layers, 2), [config.num_heads, config.num_channels])
     gates = blocks.head_predictor + blocks.channel_predictor
     layers = np.arange(1, config.num_layers + 1)
@@ -198,7 +200,7 @@ def test_train_evaluate_and_save(encoders, glue, tmp_path, capsys):
     capsys.readouterr()
     run = ["evaluate", str(tmp_path / "model"), "-o", str(tmp_path / "run"), "--no-live"]
     assert main(run) == 0
-    assert "of the layers' operations are left (target 60.0 %)" in capsys.readouterr().out
+    assert "of the layers' operations are kept (target 60.0 %)" in capsys.readouterr().out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert 0 < results["width"]["ratio"] < 1.5 and len(results["width"]["heads"]) == model.config.num_layers
     exits = results["width"]["exits"]
@@ -210,7 +212,7 @@ def test_train_evaluate_and_save(encoders, glue, tmp_path, capsys):
     assert main(["info", str(tmp_path / "model")]) == 0
     told = capsys.readouterr().out
     assert "gates on heads (gumbel, groups of 1) and channels (gumbel, blocks of 8)" in told
-    assert "keeps up to there" in told and "channels per layer" in told
+    assert "kept up to this exit" in told and "channels per layer" in told
 
 
 def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):
@@ -224,14 +226,14 @@ def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):
         (["--head-group", "3"], "--head-group of width is 3, which does not divide"),
     ):
         assert told in fails(capsys, *call, *options)
-    assert "Gates do not fit the layers of albert" in fails(
+    assert "Gates are not supported for albert" in fails(
         capsys, *(encoders["albert"] if part == tmp_path / "encoder" else part for part in call)
     )
     gated("bert", tmp_path / "other", labels=("0", "1")).save_pretrained(tmp_path / "gated")
     again = [tmp_path / "gated" if part == tmp_path / "encoder" else part for part in call]
-    assert "has gates already; start from a model without" in fails(capsys, *again)
+    assert "already has gates. Start from a model without gates" in fails(capsys, *again)
     again[again.index("ebert")] = "joint"
-    assert "Recipe joint does not train gates, and the model has some" in fails(capsys, *again)
+    assert "Recipe joint does not train gates, but the model has gates" in fails(capsys, *again)
     assert not (tmp_path / "model").exists()
 
 
@@ -249,18 +251,18 @@ def test_a_plain_checkpoint_is_no_ebert_and_the_other_way_round(tmp_path, capsys
     assert "gates prune heads and channels per input" in (tmp_path / "m" / "README.md").read_text()
     tokenizer().save_pretrained(tmp_path / "m")
     (tmp_path / "a.txt").write_text("good film\n")
-    assert "convert it again with --pad-to" in fails(capsys, "predict", tmp_path / "m", tmp_path / "a.txt")
+    assert "Convert it again with --pad-to" in fails(capsys, "predict", tmp_path / "m", tmp_path / "a.txt")
     padded = ["convert", str(golden), "-o", str(tmp_path / "padded"), "--pad-to"]
     assert main([*padded, "20"]) == 0
     assert AdaptiveModel.from_pretrained(tmp_path / "padded").config.gating.pad_to == 20
     capsys.readouterr()
     assert "pad-to is 0" in fails(capsys, *padded[:-2], tmp_path / "no", "--pad-to", "0")
-    with pytest.raises(BadValue, match="has gates already"):
+    with pytest.raises(BadValue, match="already has gates"):
         AdaptiveModel.from_pretrained(tmp_path / "m").add_gates(Width().to_dict())
 
 
 def test_exits_say_what_rows_kept(models):
     model = models("bert")
     with torch.no_grad():
-        every = every_exit(model.stepper, Batch.of_tensors(**random_batch(3, 1)))
+        every = run_all_exits(model.stepper, Batch.from_tensors(**random_batch(3, 1)))
     assert [said.kept.shape for said in every] == [(3, layer, 2) for layer in range(1, model.config.num_layers + 1)]

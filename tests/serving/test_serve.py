@@ -1,4 +1,4 @@
-"""`offramp serve`: a real server, real clients, and what may go wrong."""
+"""`offramp serve`: a real server, real clients, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from offramp.serving.guard import ServerOptions
 from offramp.serving.metrics import Metrics
 from offramp.serving.requests import RequestOptions
 from tests.calls import fails
-from tests.server import asked, served
+from tests.server import post_asgi, run_server
 from tests.tiny import adaptive
 
 LABELS = ["bad", "good", "so so"]
@@ -47,12 +47,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    with served(folder, "--allow-override", "--max-rows", "64", "--max-bytes", "20000") as one:
-        yield one
+    with run_server(folder, "--allow-override", "--max-rows", "64", "--max-bytes", "20000") as running:
+        yield running
 
 
 def post(url: str, body, headers=None, raw: bytes | None = None):
-    """Status, headers, and the parsed reply."""
+    """Return status, headers, and the parsed response."""
     data = json.dumps(body).encode() if raw is None else raw
     request = urllib.request.Request(url, data, {"content-type": "application/json"} | (headers or {}))
     try:
@@ -70,73 +70,74 @@ def get(url: str) -> tuple[int, str]:
         return err.code, err.read().decode()
 
 
-def test_the_hubs_own_client(server, folder, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # this one is at hand
+def test_hugging_face_inference_client(server, folder, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the server is local
     expected = next(iter(offramp.load(folder).predict(TEXTS[:1])))
-    found = InferenceClient(server.url).text_classification(TEXTS[0], top_k=2)
+    scores = InferenceClient(server.url).text_classification(TEXTS[0], top_k=2)
     assert (
-        len(found) == 2
-        and found[0].label == expected.label
-        and found[0].score == pytest.approx(expected.score, abs=1e-4)
+        len(scores) == 2
+        and scores[0].label == expected.label
+        and scores[0].score == pytest.approx(expected.score, abs=1e-4)
     )
 
 
-def test_hugging_faces_shape(server, folder):
+def test_hugging_face_format(server, folder):
     expected = offramp.load(folder).answer(TEXTS)
-    status, headers, told = post(server.url, {"inputs": TEXTS, "parameters": {"top_k": 1, "details": True}})
+    status, headers, body = post(server.url, {"inputs": TEXTS, "parameters": {"top_k": 1, "details": True}})
     assert status == 200 and headers["x-offramp-exit-layers"] == ",".join(map(str, expected.layer))
-    assert [row[0]["exit_layer"] for row in told] == expected.layer.tolist()
-    assert [row[0]["label"] for row in told] == [LABELS[place] for place in expected.logits.argmax(1)]
-    assert post(server.url, {"inputs": TEXTS[0]})[2][0][0]["label"] == told[0][0]["label"]
+    assert [row[0]["exit_layer"] for row in body] == expected.layer.tolist()
+    assert [row[0]["label"] for row in body] == [LABELS[label] for label in expected.logits.argmax(1)]
+    assert post(server.url, {"inputs": TEXTS[0]})[2][0][0]["label"] == body[0][0]["label"]
     assert len(post(server.url, {"inputs": {"text": "good", "text_pair": "bad"}})[2][0]) == 3
 
 
-def test_text_embeddings_inferences_shape(server):
-    one = post(f"{server.url}/predict", {"inputs": TEXTS[0]})[2]
-    assert {part["label"] for part in one} == set(LABELS) and sum(part["score"] for part in one) == pytest.approx(1)
+def test_text_embeddings_inference_format(server):
+    text = post(f"{server.url}/predict", {"inputs": TEXTS[0]})[2]
+    assert {part["label"] for part in text} == set(LABELS) and sum(part["score"] for part in text) == pytest.approx(1)
     pair = post(f"{server.url}/predict", {"inputs": [TEXTS[0], TEXTS[1]]})[2]
     batch = post(f"{server.url}/predict", {"inputs": [[TEXTS[0]], [TEXTS[0], TEXTS[1]]]})[2]
-    assert [part["label"] for part in batch[0]] == [part["label"] for part in one]
-    assert batch[0][0]["score"] == pytest.approx(one[0]["score"], abs=1e-5) and batch[1][0]["label"] == pair[0]["label"]
+    assert [part["label"] for part in batch[0]] == [part["label"] for part in text]
+    assert batch[0][0]["score"] == pytest.approx(text[0]["score"], abs=1e-5)
+    assert batch[1][0]["label"] == pair[0]["label"]
     raw = post(f"{server.url}/predict", {"inputs": TEXTS[0], "raw_scores": True})[2]
-    assert [part["label"] for part in raw] == [part["label"] for part in one] and raw[0]["score"] != one[0]["score"]
+    assert [part["label"] for part in raw] == [part["label"] for part in text] and raw[0]["score"] != text[0]["score"]
     long = {"inputs": "film " * 300}
-    status, _, told = post(f"{server.url}/predict", long)
-    assert status == 422 and told["error_type"] == "too_long"
+    status, _, body = post(f"{server.url}/predict", long)
+    assert status == 422 and body["error_type"] == "too_long"
     assert post(f"{server.url}/predict", long | {"truncate": True})[0] == 200
 
 
-def test_vllms_shape(server):
-    told = post(f"{server.url}/classify", {"model": "mine", "input": TEXTS[:2]})[2]
-    assert told["object"] == "list" and told["model"] == "mine" and told["usage"]["prompt_tokens"] > 4
-    assert [one["index"] for one in told["data"]] == [0, 1] and told["data"][0]["num_classes"] == 3
-    assert sum(told["data"][0]["probs"]) == pytest.approx(1)
+def test_vllm_format(server):
+    body = post(f"{server.url}/classify", {"model": "mine", "input": TEXTS[:2]})[2]
+    assert body["object"] == "list" and body["model"] == "mine" and body["usage"]["prompt_tokens"] > 4
+    assert [row["index"] for row in body["data"]] == [0, 1] and body["data"][0]["num_classes"] == 3
+    assert sum(body["data"][0]["probs"]) == pytest.approx(1)
 
 
-def test_the_open_inference_protocol(server):
+def test_open_inference_protocol(server):
     assert json.loads(get(f"{server.url}/v2/health/ready")[1]) == {"ready": True}
     assert json.loads(get(f"{server.url}/v2/models/model")[1])["inputs"][0]["datatype"] == "BYTES"
     body = {"id": "7", "inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": TEXTS[:2]}]}
-    told = post(f"{server.url}/v2/models/model/infer", body | {"parameters": {"max_layers": 1}})[2]
-    assert told["id"] == "7" and [one["name"] for one in told["outputs"]] == ["label", "score", "exit_layer"]
-    assert told["outputs"][2]["data"] == [1, 1]
+    reply = post(f"{server.url}/v2/models/model/infer", body | {"parameters": {"max_layers": 1}})[2]
+    assert reply["id"] == "7" and [tensor["name"] for tensor in reply["outputs"]] == ["label", "score", "exit_layer"]
+    assert reply["outputs"][2]["data"] == [1, 1]
     assert post(f"{server.url}/v2/models/other/infer", body)[0] == 404
     body["inputs"][0]["shape"] = [3]
     assert post(f"{server.url}/v2/models/model/infer", body)[0] == 400
 
 
-def test_a_policy_a_budget_and_a_deadline_are_outside_the_promise(server):
+def test_a_policy_a_budget_and_a_deadline_are_outside_the_guarantee(server):
     for parameters, layers in (
         ({"policy": "never"}, "4"),
         ({"max_layers": 2, "policy": "never"}, "2"),
         ({"deadline_ms": 0.0001}, "1"),
     ):
-        status, headers, told = post(server.url, {"inputs": [TEXTS[0]], "parameters": parameters | {"details": True}})
-        assert status == 200 and headers["x-offramp-exit-layers"] == layers, told
-        assert headers["x-offramp-outside-guarantee"] == "1" and told[0][0]["outside_guarantee"]
+        status, headers, body = post(server.url, {"inputs": [TEXTS[0]], "parameters": parameters | {"details": True}})
+        assert status == 200 and headers["x-offramp-exit-layers"] == layers, body
+        assert headers["x-offramp-outside-guarantee"] == "1" and body[0][0]["outside_guarantee"]
 
 
-def test_it_tells_what_it_is(server):
+def test_status_routes(server):
     info = json.loads(get(f"{server.url}/info")[1])
     assert info["exits"] == [1, 2, 3, 4] and info["policy"] == "entropy:0.9" and info["guarantee"] is None
     assert info["answered"] == sum(info["by_layer"].values()) > 0 and info["seconds"]["p99"] > 0
@@ -147,9 +148,9 @@ def test_it_tells_what_it_is(server):
 
 
 HOSTILE = {
-    "nothing": b"",
+    "empty": b"",
     "no JSON": b"{",
-    "another kind": b"[1, 2]",
+    "not an object": b"[1, 2]",
     "a number": b'{"inputs": 5}',
     "numbers": b'{"inputs": [1, 2]}',
     "null": b'{"inputs": null}',
@@ -166,16 +167,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bodies_are_400_and_nothing_breaks(server, name):
-    status, _, told = post(server.url, None, raw=HOSTILE[name])
-    assert status == 400 and set(told) == {"error", "error_type"} and "Traceback" not in told["error"]
+    status, _, body = post(server.url, None, raw=HOSTILE[name])
+    assert status == 400 and set(body) == {"error", "error_type"} and "Traceback" not in body["error"]
     assert post(server.url, {"inputs": TEXTS[0]})[0] == 200
 
 
-def test_too_much_at_once(server):
+def test_requests_that_are_too_large(server):
     assert post(server.url, {"inputs": ["x"] * 65})[0] == 413
     assert post(server.url, {"inputs": "x" * 30_000})[0] == 413
-    status, _, told = post(server.url, None, {"transfer-encoding": "chunked"}, _chunked("x" * 30_000))
-    assert status == 413 and told["error_type"] == "too_large"
+    status, _, body = post(server.url, None, {"transfer-encoding": "chunked"}, _chunked("x" * 30_000))
+    assert status == 413 and body["error_type"] == "too_large"
 
 
 def _chunked(text: str) -> bytes:
@@ -188,50 +189,50 @@ def _chunked(text: str) -> bytes:
     )
 
 
-def test_many_clients_get_what_one_gets(server, folder):
+def test_parallel_requests_get_the_same_predictions(server, folder):
     texts = [f"{text} {number}" for number in range(10) for text in TEXTS]
     expected = [row[0]["label"] for row in post(server.url, {"inputs": texts})[2]]
     with ThreadPoolExecutor(8) as clients:
-        found = list(clients.map(lambda text: post(server.url, {"inputs": text})[2][0][0]["label"], texts))
-    assert found == expected
+        labels = list(clients.map(lambda text: post(server.url, {"inputs": text})[2][0][0]["label"], texts))
+    assert labels == expected
 
 
-def test_a_key_is_asked_for(folder):
-    with served(folder, "--api-key", "secret") as one:
-        assert post(one.url, {"inputs": "x"})[0] == 401
-        assert post(one.url, {"inputs": "x"}, {"authorization": "Bearer wrong"})[0] == 401
-        assert post(one.url, {"inputs": "x"}, {"authorization": "Bearer secret"})[0] == 200
-        assert get(f"{one.url}/health")[0] == 200 and get(f"{one.url}/info")[0] == 401
-        assert get(one.url)[0] == 200  # the page, which asks with the key that follows its #
-        status, _, told = post(
-            one.url, {"inputs": "x", "parameters": {"policy": "never"}}, {"authorization": "Bearer secret"}
+def test_api_key_is_required(folder):
+    with run_server(folder, "--api-key", "secret") as server:
+        assert post(server.url, {"inputs": "x"})[0] == 401
+        assert post(server.url, {"inputs": "x"}, {"authorization": "Bearer wrong"})[0] == 401
+        assert post(server.url, {"inputs": "x"}, {"authorization": "Bearer secret"})[0] == 200
+        assert get(f"{server.url}/health")[0] == 200 and get(f"{server.url}/info")[0] == 401
+        assert get(server.url)[0] == 200  # the status page, which sends the key that follows its #
+        status, _, body = post(
+            server.url, {"inputs": "x", "parameters": {"policy": "never"}}, {"authorization": "Bearer secret"}
         )
-        assert status == 400 and "does not take a policy" in told["error"]
+        assert status == 400 and "does not accept `policy`" in body["error"]
 
 
 @dataclass
 class Crowd:
-    """Clients that ask without pause; what they got: statuses, 0 for a connection that broke."""
+    """Clients that send requests without pause; `statuses` has a 0 for each broken connection."""
 
     url: str
-    found: list[int] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
     over: bool = False
 
-    def ask(self, number: int) -> None:
+    def send(self, number: int) -> None:
         while not self.over:
             try:
                 status, headers, _ = post(self.url, {"inputs": [f"{text} {number}" for text in TEXTS * 5]})
-            except OSError:  # refused, reset, or closed without an answer
-                self.found.append(0)
+            except OSError:  # refused, reset, or closed without a response
+                self.statuses.append(0)
                 return
-            self.found.append(status if status == 200 or int(headers.get("retry-after", 0)) >= 1 else -status)
+            self.statuses.append(status if status == 200 or int(headers.get("retry-after", 0)) >= 1 else -status)
 
     @contextmanager
-    def asking(self, clients: int):
-        threads = [threading.Thread(target=self.ask, args=(number,)) for number in range(clients)]
+    def sending(self, clients: int):
+        threads = [threading.Thread(target=self.send, args=(number,)) for number in range(clients)]
         for thread in threads:
             thread.start()
-        while len(self.found) < 2 * clients and any(thread.is_alive() for thread in threads):
+        while len(self.statuses) < 2 * clients and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
         yield self
         self.over = True
@@ -240,55 +241,55 @@ class Crowd:
         assert not any(thread.is_alive() for thread in threads), "a client hangs"
 
 
-def test_a_full_queue_says_when_to_come_again_and_sigterm_answers_what_was_accepted(folder):
-    with served(folder, "--max-queue", "40", "--batch-tokens", "16") as one:
-        with Crowd(one.url).asking(8) as crowd:
-            assert one.end() == 128 + signal.SIGTERM  # as every command that a signal ended
-        log = one.process.stderr.read()
-        accepted, answered = re.search(r"drained: (\d+) requests were accepted, (\d+) answered", log).groups()
-        assert accepted == answered and set(crowd.found) <= {0, 200, 429, 503}
-        assert crowd.found.count(200) == int(answered) and 429 in crowd.found  # none was lost on the way
+def test_full_queue_sends_retry_after_and_sigterm_finishes_accepted_requests(folder):
+    with run_server(folder, "--max-queue", "40", "--batch-tokens", "16") as server:
+        with Crowd(server.url).sending(8) as crowd:
+            assert server.stop() == 128 + signal.SIGTERM  # as for every command
+        log = server.process.stderr.read()
+        accepted, answered = re.search(r"Shut down: (\d+) requests accepted, (\d+) answered", log).groups()
+        assert accepted == answered and set(crowd.statuses) <= {0, 200, 429, 503}
+        assert crowd.statuses.count(200) == int(answered) and 429 in crowd.statuses  # no response was lost
 
 
-def test_a_killed_server_is_a_clean_error_and_its_place_is_free_again(folder):
-    with served(folder) as one:
-        with Crowd(one.url).asking(4) as crowd:
-            assert one.end(signal.SIGKILL) == -signal.SIGKILL
-        assert crowd.found.count(0) == 4 and set(crowd.found) == {0, 200}
-        port = one.url.rsplit(":", 1)[1]
-    with served(folder, port=port) as again:
-        assert again.url == one.url and post(again.url, {"inputs": "x"})[0] == 200
+def test_killed_server_frees_its_port(folder):
+    with run_server(folder) as server:
+        with Crowd(server.url).sending(4) as crowd:
+            assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert crowd.statuses.count(0) == 4 and set(crowd.statuses) == {0, 200}
+        port = server.url.rsplit(":", 1)[1]
+    with run_server(folder, port=port) as restarted:
+        assert restarted.url == server.url and post(restarted.url, {"inputs": "x"})[0] == 200
 
 
-def test_a_client_that_hangs_up_takes_its_rows_with_it(folder):
-    with served(folder, "--batch-tokens", "16", "--max-queue", "2000") as one:
-        host, port = one.url.removeprefix("http://").split(":")
+def test_disconnected_clients_release_their_queue_slots(folder):
+    with run_server(folder, "--batch-tokens", "16", "--max-queue", "2000") as server:
+        host, port = server.url.removeprefix("http://").split(":")
         body = json.dumps({"inputs": TEXTS * 100}).encode()
         for _ in range(4):
-            with socket.create_connection((host, int(port))) as line:
-                line.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         for _ in range(200):
-            if 'status="499"' in get(f"{one.url}/metrics")[1]:
+            if 'status="499"' in get(f"{server.url}/metrics")[1]:
                 break
             time.sleep(0.05)
-        assert 'status="499"' in get(f"{one.url}/metrics")[1]
-        assert post(one.url, {"inputs": TEXTS[0]})[0] == 200  # behind all of theirs
-        assert json.loads(get(f"{one.url}/info")[1])["answered"] < 1000  # not the 1,600 that were sent
+        assert 'status="499"' in get(f"{server.url}/metrics")[1]
+        assert post(server.url, {"inputs": TEXTS[0]})[0] == 200  # behind all of theirs
+        assert json.loads(get(f"{server.url}/info")[1])["answered"] < 1000  # not the 1,600 that were sent
 
 
-def test_a_slow_sender_is_told_to_go(folder, monkeypatch):
-    """Over the wire it would take half a minute."""
-    monkeypatch.setattr(guard, "SLOWEST", 0.01)
+def test_a_slow_request_body_times_out(folder, monkeypatch):
+    """In process, because a real timeout would take half a minute."""
+    monkeypatch.setattr(guard, "BODY_TIMEOUT", 0.01)
     metrics = Metrics()
     app = make_app(Engine(offramp.load(folder)), ServerOptions(), metrics)
-    status, told = asyncio.run(asked(app))
-    assert status == 408 and json.loads(told)["error_type"] == "slow"
+    status, body = asyncio.run(post_asgi(app))
+    assert status == 408 and json.loads(body)["error_type"] == "slow"
 
 
-def test_a_model_that_fails_is_424_and_counted_and_an_audit_that_fails_ends_nothing(folder, monkeypatch):
+def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(folder, monkeypatch):
     metrics = Metrics()
     engine = Engine(offramp.load(folder), audit=1.0)
-    engine.audit, engine.share = Audit(0.1), 1.0
+    engine.audit, engine.audit_rate = Audit(0.1), 1.0
     replies = []
 
     async def calls() -> None:
@@ -297,66 +298,66 @@ def test_a_model_that_fails_is_424_and_counted_and_an_audit_that_fails_ends_noth
             while not engine.ready:
                 await asyncio.sleep(0.01)
             monkeypatch.setattr(engine, "_differ", broken)
-            replies.append(await asked(app, {"inputs": TEXTS}))
+            replies.append(await post_asgi(app, {"inputs": TEXTS}))
             while engine._audits:
                 await asyncio.sleep(0.01)
             monkeypatch.setattr("offramp.serving.engine.exiting", broken)
-            replies.append(await asked(app, {"inputs": TEXTS}))
+            replies.append(await post_asgi(app, {"inputs": TEXTS}))
             monkeypatch.undo()
-            replies.append(await asked(app, {"inputs": TEXTS}))
+            replies.append(await post_asgi(app, {"inputs": TEXTS}))
 
     def broken(*_):
         raise RuntimeError("a text of the client's")
 
     asyncio.run(calls())
     assert [status for status, _ in replies] == [200, 424, 200]
-    assert "client's" not in replies[1][1] and 'status="424"' in metrics.written(engine).decode()
+    assert "client's" not in replies[1][1] and 'status="424"' in metrics.render(engine).decode()
 
 
-def test_early_and_deep_rows_are_counted_in_the_order_in_which_they_left(folder):
-    """Else the early ones, which alone can differ, come in blocks, and the drift test sees a drift."""
+def test_early_and_deep_rows_are_audited_in_the_order_in_which_they_exited(folder):
+    """Otherwise the early ones, which alone can differ, come in blocks, and the drift test sees drift."""
     engine = Engine(offramp.load(folder), audit=1.0, policy="entropy:0.9")
-    engine.audit, engine.share = Audit(0.1), 1.0
-    seen: list[bool] = []
-    engine._seen = seen.append
+    engine.audit, engine.audit_rate = Audit(0.1), 1.0
+    counted: list[bool] = []
+    engine._count_audit = counted.append
     engine._differ = lambda early: [True] * len(early)
-    rows = engine.encoded([f"{text} {number}" for number in range(8) for text in TEXTS], True)
+    rows = engine.encode([f"{text} {number}" for number in range(8) for text in TEXTS], True)
     engine.ready = True
     future = engine.submit(rows, RequestOptions())
-    with engine.runner.stepper.answering():
-        while engine._waiting:
-            engine._answer(*engine._next())
-    left = [one.early is not None for one in engine._audits]
+    with engine.runner.stepper.inference_mode():
+        while engine._queue:
+            engine._predict(*engine._next_batch())
+    exited_early = [audit.early is not None for audit in engine._audits]
     while engine._audits:
-        engine._look_again()
-    assert seen == left and len(seen) == 32 and future.result().answers.layer.min() < 4
+        engine._run_audits()
+    assert counted == exited_early and len(counted) == 32 and future.result().answers.layer.min() < 4
 
 
 @pytest.fixture
-def visitor(browser):
-    """Who looks at a page that asks its server every second, and leaves it: other tests share the browser."""
+def page_browser(browser):
+    """A browser that closes the page afterwards, because it polls its server and other tests share the browser."""
     yield browser
     browser.get("about:blank")
     browser.get_log("browser")
 
 
-def test_the_page_shows_what_happens(server, visitor):
-    browser = visitor
+def test_status_page(server, page_browser):
+    browser = page_browser
     post(server.url, {"inputs": TEXTS * 5})
     browser.get(server.url)
-    browser.execute_async_script("setTimeout(arguments[0], 1500)")  # it looks once a second
+    browser.execute_async_script("setTimeout(arguments[0], 1500)")  # the page updates once a second
     page = browser.find_element("css selector", "body").text
     assert "torch float32" in page and "entropy:0.9" in page and "layers, mean" in page
     bars = browser.find_elements("css selector", "#layers .bar")
     layers = json.loads(get(f"{server.url}/info")[1])["by_layer"]
     assert [bar.text.split("\n")[0] for bar in bars] == [f"layer {layer}" for layer in layers]
     assert float(browser.find_element("id", "p50").text) > 0 and browser.find_element("id", "speed").text.isdigit()
-    assert "Nothing was promised" in page
+    assert "no guarantee to audit" in page
     assert browser.get_log("browser") == []
 
 
-def test_the_promise_is_watched_and_an_alarm_stops_early_exits(folder, tmp_path):
-    """A guarantee that was never true: answers of the first exit, said to differ in one of a thousand."""
+def test_the_guarantee_is_audited_and_an_alarm_disables_early_exits(folder, tmp_path):
+    """With a false guarantee: every row exits at the first exit, and 0.1 % of the predictions may differ."""
     model = AdaptiveModel.from_pretrained(folder)
     model.save_pretrained(tmp_path / "model")
     runner = offramp.load(tmp_path / "model")
@@ -372,25 +373,25 @@ def test_the_promise_is_watched_and_an_alarm_stops_early_exits(folder, tmp_path)
         "dtype": "float32",
     }
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with served(tmp_path / "model", "--audit", "1", "--on-alarm", "never") as one:
+    with run_server(tmp_path / "model", "--audit", "1", "--on-alarm", "never") as server:
         for turn in range(60):
-            post(one.url, {"inputs": [f"{text} {turn}" for text in TEXTS]})
-            audit = json.loads(get(f"{one.url}/info")[1])["audit"]
+            post(server.url, {"inputs": [f"{text} {turn}" for text in TEXTS]})
+            audit = json.loads(get(f"{server.url}/info")[1])["audit"]
             if audit["broken"]:
                 break
-            if turn == 0:  # not audited either
-                post(one.url, {"inputs": TEXTS, "parameters": {"max_layers": 1}})
-                assert json.loads(get(f"{one.url}/info")[1])["audit"]["audited"] <= 4
+            if turn == 0:  # requests outside the guarantee are not audited
+                post(server.url, {"inputs": TEXTS, "parameters": {"max_layers": 1}})
+                assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] <= 4
         assert audit["broken"] and audit["different"] > 0 and audit["interval"][0] > 0.001
         for parameters in ({"max_layers": 1}, {"deadline_ms": 0.0001}, {}):  # outside the guarantee, or stopped
-            post(one.url, {"inputs": TEXTS, "parameters": parameters})
-        assert json.loads(get(f"{one.url}/info")[1])["audit"]["audited"] == audit["audited"]
-        headers = post(one.url, {"inputs": TEXTS[0]})[1]
+            post(server.url, {"inputs": TEXTS, "parameters": parameters})
+        assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] == audit["audited"]
+        headers = post(server.url, {"inputs": TEXTS[0]})[1]
         assert headers["x-offramp-exit-layers"] == "4"
-        assert "offramp_alarm_broken 1.0" in get(f"{one.url}/metrics")[1]
+        assert "offramp_alarm_broken 1.0" in get(f"{server.url}/metrics")[1]
 
 
-def test_mistakes_are_one_line(folder, tmp_path, capsys):
+def test_invalid_options_print_one_line(folder, tmp_path, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -398,6 +399,6 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
         assert "Cannot listen" in fails(capsys, "serve", folder, "--port", port)
     assert "nowhere" in fails(capsys, "serve", tmp_path / "nowhere", "--port", 0)
     assert "no onnx export" in fails(capsys, "serve", folder, "--backend", "onnx", "--port", 0)
-    assert "no guarantee about its answers" in fails(capsys, "serve", folder, "--audit", 0.1, "--port", 0)
+    assert "no guarantee on its predictions" in fails(capsys, "serve", folder, "--audit", 0.1, "--port", 0)
     assert "--audit is 3" in fails(capsys, "serve", folder, "--audit", 3)
     assert "Cannot read" in fails(capsys, "serve", folder, "--api-key-file", tmp_path / "key")

@@ -1,4 +1,4 @@
-"""Killed and resumed, and in several processes: the same weights."""
+"""Killed and resumed runs, and runs in several processes, give the same weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.reviews import settings, weights, write_glue
 from tests.tiny import save_encoder
 
 
-def command(wanted: Settings, file: Path, *more: str) -> list[str]:
-    file.write_text(yaml.safe_dump(asdict(wanted)))
-    return ["train", "--config", str(file), *more]
+def command(run_settings: Settings, file: Path) -> list[str]:
+    file.write_text(yaml.safe_dump(asdict(run_settings)))
+    return ["train", "--config", str(file)]
 
 
-def die_behind_a_checkpoint(stage: str, steps: int) -> None:
-    """Kill −9 as soon as a checkpoint is written, so far in that stage."""
+def die_after_a_checkpoint(stage: str, steps: int) -> None:
+    """Kill −9 as soon as a checkpoint at this step of the stage is written."""
     from offramp.training import trainer
 
     save = trainer.ExitTrainer._save_checkpoint
@@ -54,35 +54,35 @@ def die_behind_a_checkpoint(stage: str, steps: int) -> None:
     ],
 )
 def test_killed_and_resumed_is_the_same_as_never_stopped(recipe, steps, more, encoders, glue, tmp_path):
-    """Kill −9 behind a checkpoint in the middle of an epoch (of a second stage too), then resume."""
+    """Kill −9 after a checkpoint in the middle of an epoch (of a second stage too), then resume."""
     options = {"recipe": recipe, "epochs": 4, "save_every": 2, "eval_every": 2, "select": "none"} | more
-    whole = command(settings(encoders["bert"], glue, tmp_path / "whole", **options), tmp_path / "whole.yaml")
-    torn = command(settings(encoders["bert"], glue, tmp_path / "torn", **options), tmp_path / "torn.yaml")
+    full_call = command(settings(encoders["bert"], glue, tmp_path / "full", **options), tmp_path / "full.yaml")
+    killed_call = command(settings(encoders["bert"], glue, tmp_path / "killed", **options), tmp_path / "killed.yaml")
     stage = "2" if recipe in ("deebert", "ebert") else "1"
     ended, killed = programs.run(
-        (programs.offramp, whole), (programs.offramp, torn, die_behind_a_checkpoint, stage, steps)
+        (programs.offramp, full_call), (programs.offramp, killed_call, die_after_a_checkpoint, stage, steps)
     )
     assert ended.code == 0, ended.stderr
     assert killed.code == -signal.SIGKILL, killed.stderr
-    assert not (tmp_path / "torn" / "config.json").exists()
-    half = max((tmp_path / "torn" / "checkpoints").glob("*/checkpoint-*"), key=lambda path: path.stat().st_mtime)
-    (half.parent / "checkpoint-999").mkdir()  # and one that was torn while it was written
-    (half.parent / "checkpoint-999" / "trainer_state.json").write_text("{")
-    (done,) = programs.run((programs.offramp, [*torn, "--resume"]))
+    assert not (tmp_path / "killed" / "config.json").exists()
+    newest = max((tmp_path / "killed" / "checkpoints").glob("*/checkpoint-*"), key=lambda path: path.stat().st_mtime)
+    (newest.parent / "checkpoint-999").mkdir()  # and an incomplete checkpoint
+    (newest.parent / "checkpoint-999" / "trainer_state.json").write_text("{")
+    (done,) = programs.run((programs.offramp, [*killed_call, "--resume"]))
     assert done.code == 0, done.stderr
-    assert "Going on from" in done.stderr
-    one, two = weights(tmp_path / "whole"), weights(tmp_path / "torn")
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert "Resuming from" in done.stdout
+    expected, resumed = weights(tmp_path / "full"), weights(tmp_path / "killed")
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
 def as_rank(rank: int, port: str) -> None:
     """The environment that torchrun gives to each of two processes."""
-    place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+    variables = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ.update(variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
 
 def by_hand(call: list[str]) -> str:
-    """Two processes with torchrun's environment; what they print."""
+    """Run two processes with torchrun's environment; return what they print."""
     port = _port()
     ranks = programs.run(*((programs.offramp, call, as_rank, rank, port) for rank in range(2)))
     assert [rank.code for rank in ranks] == [0, 0], "".join(rank.stderr for rank in ranks)
@@ -109,7 +109,7 @@ def by_torchrun(call: list[str]) -> str:
 def test_two_processes_are_one_with_the_same_batch(recipe, accumulation, launch, tmp_path):
     """The same global batch on one process and on two over gloo: losses and weights agree up to float order."""
     data = write_glue(tmp_path / "glue", 64, 8)
-    quiet = save_encoder_without_dropout(tmp_path / "encoder")
+    encoder = save_encoder_without_dropout(tmp_path / "encoder")
     options = {
         "recipe": recipe,
         "calibration_split": 0.0,
@@ -118,17 +118,17 @@ def test_two_processes_are_one_with_the_same_batch(recipe, accumulation, launch,
         "learning_rate": 1e-3,
         "log_every": 1,
     }
-    one = train(settings(quiet, data, tmp_path / "one", **options | {"batch_size": 8}))
-    two = settings(quiet, data, tmp_path / "two", **options | {"batch_size": 4})
-    assert launch(command(two, tmp_path / "two.yaml")).count("Wrote") == 1
-    mine, theirs = weights(one.folder), weights(tmp_path / "two")
-    moved = AdaptiveModel.from_backbone(quiet, num_labels=2).backbone.state_dict()
-    for name, value in mine.items():
-        assert torch.allclose(value, theirs[name], atol=2e-5), (name, float((value - theirs[name]).abs().max()))
-    assert any(
-        not torch.equal(moved[name.removeprefix("backbone.")], value) for name, value in mine.items() if "query" in name
-    )
-    losses = [_losses(folder) for folder in (one.folder, tmp_path / "two")]
+    single = train(settings(encoder, data, tmp_path / "one", **options | {"batch_size": 8}))
+    two_settings = settings(encoder, data, tmp_path / "two", **options | {"batch_size": 4})
+    assert launch(command(two_settings, tmp_path / "two.yaml")).count("Wrote") == 1
+    expected, distributed = weights(single.folder), weights(tmp_path / "two")
+    before = AdaptiveModel.from_backbone(encoder, num_labels=2).backbone.state_dict()
+    for name, value in expected.items():
+        difference = float((value - distributed[name]).abs().max())
+        assert torch.allclose(value, distributed[name], atol=2e-5), (name, difference)
+    queries = [name for name in expected if "query" in name]
+    assert any(not torch.equal(before[name.removeprefix("backbone.")], expected[name]) for name in queries)
+    losses = [_losses(folder) for folder in (single.folder, tmp_path / "two")]
     assert np.allclose(*losses, atol=1e-4), losses
 
 
@@ -138,9 +138,9 @@ def _losses(folder) -> list[float]:
 
 
 def _port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
 
 
 def save_encoder_without_dropout(folder):

@@ -1,4 +1,4 @@
-"""Training as a whole: every recipe, every family, resume, several processes, what is left in the folder."""
+"""Training: every recipe, every family, the calibration split, and the files of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 
 from offramp import AdaptiveModel
 from offramp.answers import SINGLE_LABEL
-from offramp.data.hashes import hash_of, hashes_of
+from offramp.data.hashes import hash_text, hash_texts
 from offramp.data.task import Rows
 from offramp.errors import BadValue
-from offramp.training.examples import Examples, GroupedOrder, Padder
+from offramp.training.examples import Examples, LengthGroupedSampler, Padder
 from offramp.training.holdout import hold_out, read_hashes
-from offramp.training.recipes import RECIPES, make
+from offramp.training.recipes import RECIPES, make_recipe
 from offramp.training.run import train
 from offramp.training.seeds import train_seeds
 from offramp.training.settings import Settings, read_settings
@@ -26,21 +26,21 @@ from tests.tiny import FAMILY_NAMES, LAYERS, save_classifier, tokenizer
 # -- recipes and families --------------------------------------------------------------------------
 
 
-FROM_AN_ENCODER = [name for name in RECIPES if name != "imitate"]  # that one begins with a classifier: test_adapt
+FROM_AN_ENCODER = [name for name in RECIPES if name != "imitate"]  # imitate needs a classifier: see test_adapt
 
 
 @pytest.mark.parametrize("recipe", FROM_AN_ENCODER)
-def test_every_recipe_trains_and_leaves_a_model(recipe, encoders, glue, tmp_path):
+def test_every_recipe_trains_and_writes_a_model(recipe, encoders, glue, tmp_path):
     result = train(settings(encoders["bert"], glue, tmp_path / "out", recipe=recipe, exits=_exits(recipe, [1, 3])))
     model = AdaptiveModel.from_pretrained(result.folder)
-    assert result.layers == ((4,) if RECIPES[recipe].only_last else (1, 3, 4))
+    assert result.layers == ((4,) if RECIPES[recipe].single_exit else (1, 3, 4))
     assert [answer.exit_layer for answer in model.predict(["a good film"])] == [4]
     assert not (result.folder / "checkpoints").exists()
     assert model.config.lte == (recipe == "berxit-lte")
 
 
 def _exits(recipe, layers):
-    return "all" if RECIPES[recipe].only_last else layers
+    return "all" if RECIPES[recipe].single_exit else layers
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
@@ -55,12 +55,12 @@ def test_recipes_work_on_every_family(recipe, family, encoders, glue, tmp_path):
 @pytest.mark.parametrize("recipe", FROM_AN_ENCODER)
 def test_regressions_work_or_are_refused(recipe, encoders, tmp_path):
     data = write_sts(tmp_path / "elue", 24, 8)
-    wanted = settings(encoders["bert"], data, tmp_path / "out", task="elue-sts-b", recipe=recipe)
+    run_settings = settings(encoders["bert"], data, tmp_path / "out", task="elue-sts-b", recipe=recipe)
     if recipe == "self-distillation":
-        with pytest.raises(BadValue, match="self-distillation does not fit a regression"):
-            train(wanted)
+        with pytest.raises(BadValue, match="self-distillation supports single-label classification only"):
+            train(run_settings)
         return
-    result = train(wanted)
+    result = train(run_settings)
     assert result.metric == "corr"
     assert AdaptiveModel.from_pretrained(result.folder).config.problem_type == "regression"
 
@@ -80,13 +80,13 @@ def test_multi_label_works(recipe, encoders, tmp_path):
 
 
 def test_exits_really_learn(encoders, tmp_path):
-    """Every exit tells good from bad after a few epochs; chance is 50 %."""
+    """Every exit separates good from bad after a few epochs; chance is 50 %."""
     data = write_glue(tmp_path / "glue", 400, 60)
     result = train(settings(encoders["bert"], data, tmp_path / "out", recipe="joint", epochs=6))
-    assert all(one["acc"] > 0.8 for one in result.dev["dev"]), result.dev
+    assert all(scores["acc"] > 0.8 for scores in result.dev["dev"]), result.dev
 
 
-# -- what recipes guarantee --------------------------------------------------------------------------
+# -- properties of recipes ---------------------------------------------------------------------------
 
 
 def test_deeberts_freeze_is_real(encoders, glue, tmp_path):
@@ -102,34 +102,34 @@ def test_deeberts_freeze_is_real(encoders, glue, tmp_path):
 
 def test_frozen_parts_are_in_evaluation_mode_and_faithful_ones_are_not(encoders, glue, tmp_path):
     for faithful in (False, True):
-        wanted = settings(encoders["bert"], glue, tmp_path / f"{faithful}", recipe="deebert")
-        job = _job(wanted, faithful)
-        stage = job.recipe.stages(job.model.config, "sst-2")[1]
-        trainer = job.trainer(tmp_path / "here", stage, 1)
-        batch = Padder(0)([job.train_rows[index] for index in range(4)])
+        run_settings = settings(encoders["bert"], glue, tmp_path / f"{faithful}", recipe="deebert")
+        run = _training_run(run_settings, faithful)
+        stage = run.recipe.stages(run.model.config, "sst-2")[1]
+        trainer = run.trainer(tmp_path / "here", stage, 1)
+        batch = Padder(0)([run.train_rows[index] for index in range(4)])
         trainer.current_gradient_accumulation_steps = 1
         trainer.callback_handler.train_dataloader = [batch]
-        trainer.training_step(job.model, batch)
-        assert job.model.backbone.training == faithful
-        assert job.model.exits.head(1).training
-        assert job.model.exits.head(LAYERS).training == faithful
-        touched = {name for name, value in job.model.named_parameters() if value.grad is not None}
-        assert any(name.startswith("backbone.") for name in touched) == faithful
+        trainer.training_step(run.model, batch)
+        assert run.model.backbone.training == faithful
+        assert run.model.exits.head(1).training
+        assert run.model.exits.head(LAYERS).training == faithful
+        with_gradient = {name for name, value in run.model.named_parameters() if value.grad is not None}
+        assert any(name.startswith("backbone.") for name in with_gradient) == faithful
 
 
-def _job(wanted, faithful):
+def _training_run(run_settings, faithful):
     from offramp.training.data import read_data
-    from offramp.training.run import Job, build
+    from offramp.training.run import TrainingRun, build_model
 
-    recipe = make(wanted.recipe, {"faithful": faithful})
-    data = read_data(wanted)
-    return Job(wanted, recipe, build(wanted, recipe, data.task), data)
+    recipe = make_recipe(run_settings.recipe, {"faithful": faithful})
+    data = read_data(run_settings)
+    return TrainingRun(run_settings, recipe, build_model(run_settings, recipe, data.task), data)
 
 
 def test_on_the_first_token_the_heads_are_the_published_ones(encoders, glue, tmp_path):
     for recipe, head in (("deebert", "pooler"), ("pabee", "shared")):
-        job = _job(settings(encoders["bert"], glue, tmp_path / "out", recipe=recipe, pooling="first"), False)
-        assert {(spec.head, spec.pooling) for spec in job.model.config.exit_specs} == {(head, "first")}
+        run = _training_run(settings(encoders["bert"], glue, tmp_path / "out", recipe=recipe, pooling="first"), False)
+        assert {(spec.head, spec.pooling) for spec in run.model.config.exit_specs} == {(head, "first")}
 
 
 def test_poolers_start_as_the_pre_trained_one(encoders):
@@ -138,8 +138,8 @@ def test_poolers_start_as_the_pre_trained_one(encoders):
     assert all(torch.equal(model.exits.head(layer).dense.weight, pooler) for layer in range(1, LAYERS + 1))
 
 
-def test_a_checkpoints_own_label_order_stays(tmp_path):
-    """RoBERTa's MNLI models number the classes in their own way; the task's names find their places."""
+def test_a_checkpoint_keeps_its_label_order(tmp_path):
+    """RoBERTa's MNLI models have a different class order; the task's labels are matched by name."""
     order = ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]
     folder = save_classifier("roberta", tmp_path / "roberta-mnli")
     config = json.loads((folder / "config.json").read_text())
@@ -153,24 +153,24 @@ def test_a_checkpoints_own_label_order_stays(tmp_path):
         ]
         lines = ["\t".join(str(i) for i in range(11)), *("\t".join(row) for row in cells)]
         (tmp_path / "MNLI" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    wanted = settings(folder, tmp_path, tmp_path / "out", task="mnli", epochs=0, recipe="joint")
+    run_settings = settings(folder, tmp_path, tmp_path / "out", task="mnli", epochs=0, recipe="joint")
     from offramp.training.data import read_data, reorder_labels
-    from offramp.training.run import build
+    from offramp.training.run import build_model
 
-    data = read_data(wanted)
-    model = build(wanted, make("joint"), data.task)
+    data = read_data(run_settings)
+    model = build_model(run_settings, make_recipe("joint"), data.task)
     assert model.config.labels == ("contradiction", "neutral", "entailment")
     assert model.config.exit_specs[-1].head == "family"  # its own head stays
     moved = reorder_labels(data, model.config.labels)
     assert data.dev["dev_matched"].labels[:3] == [0, 1, 2]
     assert moved.dev["dev_matched"].labels[:3] == [0, 2, 1]
-    result = train(wanted)
+    result = train(run_settings)
     assert list(result.dev) == ["dev_matched", "dev_mismatched"]
 
 
 def test_length_groups_depend_on_seed_and_epoch_alone():
     lengths = np.random.default_rng(0).integers(3, 60, 1000)
-    order = GroupedOrder(1000, 7, 8, lengths)
+    order = LengthGroupedSampler(1000, 7, 8, lengths)
     first = list(order)
     order.set_epoch(1)
     second = list(order)
@@ -183,46 +183,46 @@ def test_length_groups_depend_on_seed_and_epoch_alone():
 
 def test_examples_pad_as_the_tokenizer_does():
     texts = [("a good film", "it was long"), ("bad", "the plot"), ("a very very dull film in the long plot", "was it")]
-    made = Examples(SINGLE_LABEL.encode(texts, tokenizer(), 12), np.array([0, 1, 1]))
-    batch = Padder(0)([made[index] for index in range(3)])
-    wanted = tokenizer()(
-        [one for one, _ in texts],
-        [two for _, two in texts],
+    examples = Examples(SINGLE_LABEL.encode(texts, tokenizer(), 12), np.array([0, 1, 1]))
+    batch = Padder(0)([examples[index] for index in range(3)])
+    expected = tokenizer()(
+        [first for first, _ in texts],
+        [second for _, second in texts],
         truncation=True,
         max_length=12,
         padding=True,
         return_tensors="pt",
     )
     assert sorted(batch) == ["attention_mask", "input_ids", "labels", "token_type_ids"]
-    assert all(torch.equal(batch[key], wanted[key]) for key in wanted)
+    assert all(torch.equal(batch[key], expected[key]) for key in expected)
 
 
 # -- the calibration split -------------------------------------------------------------------------
 
 
 def test_the_calibration_split_is_stratified_by_seed_and_keeps_copies_together():
-    texts = [f"text {index % 700}" for index in range(1000)]  # 300 texts stand twice
+    texts = [f"text {index % 700}" for index in range(1000)]  # 300 texts are duplicates
     labels = [int(index % 700 < 140) for index in range(1000)]
-    kept, held = hold_out(Rows(texts, labels), 0.1, seed=1)
-    assert sorted([*kept, *held]) == list(range(1000))
-    assert not {texts[i] for i in kept} & {texts[i] for i in held}
-    assert len({texts[i] for i in held}) == 70
-    assert sum(labels[i] for i in {texts[i]: i for i in held}.values()) == 14
-    assert np.array_equal(hold_out(Rows(texts, labels), 0.1, seed=1)[1], held)
-    assert not np.array_equal(hold_out(Rows(texts, labels), 0.1, seed=2)[1], held)
+    training, held_out = hold_out(Rows(texts, labels), 0.1, seed=1)
+    assert sorted([*training, *held_out]) == list(range(1000))
+    assert not {texts[i] for i in training} & {texts[i] for i in held_out}
+    assert len({texts[i] for i in held_out}) == 70
+    assert sum(labels[i] for i in {texts[i]: i for i in held_out}.values()) == 14
+    assert np.array_equal(hold_out(Rows(texts, labels), 0.1, seed=1)[1], held_out)
+    assert not np.array_equal(hold_out(Rows(texts, labels), 0.1, seed=2)[1], held_out)
 
 
-def test_the_folder_tells_who_was_trained_on(encoders, glue, tmp_path):
+def test_the_folder_records_which_rows_were_trained_on(encoders, glue, tmp_path):
     result = train(settings(encoders["bert"], glue, tmp_path / "out", max_steps=1))
     roles = read_hashes(result.folder)
     texts = [text for text, _ in rows(48, 1)]
     assert len(roles["calibration"]) == 5 and len(roles["train"]) == 43 and len(roles["dev"]) == 12
-    assert set(roles["train"]) | set(roles["calibration"]) == set(hashes_of(texts))
-    assert hash_of(("a", "b")) != hash_of(("a b",))
-    assert hash_of(" a ") == hash_of("a")
+    assert set(roles["train"]) | set(roles["calibration"]) == set(hash_texts(texts))
+    assert hash_text(("a", "b")) != hash_text(("a b",))
+    assert hash_text(" a ") == hash_text("a")
 
 
-# -- what a run leaves, and how it is repeated -------------------------------------------------------
+# -- files of a run ----------------------------------------------------------------------------------
 
 
 def test_a_config_file_repeats_the_run(encoders, glue, tmp_path):
@@ -231,80 +231,80 @@ def test_a_config_file_repeats_the_run(encoders, glue, tmp_path):
     )
     options = read_settings(first.folder / "training.yaml") | {"output": str(tmp_path / "two")}
     second = train(Settings(**options))
-    one, two = weights(first.folder), weights(second.folder)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    first_weights, second_weights = weights(first.folder), weights(second.folder)
+    assert all(torch.equal(first_weights[name], second_weights[name]) for name in first_weights)
     other = train(Settings(**options | {"seed": 7, "output": str(tmp_path / "three")}))
-    assert any(not torch.equal(one[name], value) for name, value in weights(other.folder).items())
+    assert any(not torch.equal(first_weights[name], value) for name, value in weights(other.folder).items())
 
 
-def test_the_card_tells_how_it_was_made(encoders, glue, tmp_path):
+def test_the_card_describes_the_training(encoders, glue, tmp_path):
     result = train(settings(encoders["bert"], glue, tmp_path / "out", recipe="romebert-sd-gr"))
     text = (result.folder / "README.md").read_text()
-    for part in ("sst-2", "romebert-sd-gr", "arXiv:2101.09755", "43 training rows, 5 set aside", "gamma 0.9"):
+    for part in ("sst-2", "romebert-sd-gr", "arXiv:2101.09755", "43 training rows, 5 held out", "gamma 0.9"):
         assert part in text
     assert f"| 4 | {100 * result.dev['dev'][-1]['acc']:.1f} |" in text
-    told = json.loads((result.folder / "scores.json").read_text())
-    assert told["dev"] == result.dev
-    history = told["stages"][0]["history"]
+    scores = json.loads((result.folder / "scores.json").read_text())
+    assert scores["dev"] == result.dev
+    history = scores["stages"][0]["history"]
     assert any("eval_exit_2_acc" in entry for entry in history)
-    again = AdaptiveModel.from_pretrained(result.folder)
-    again.save_pretrained(tmp_path / "copy")
+    AdaptiveModel.from_pretrained(result.folder).save_pretrained(tmp_path / "copy")
     assert "arXiv:2101.09755" in (tmp_path / "copy" / "README.md").read_text()
 
 
 def test_seeds_make_a_run_each_and_a_summary(encoders, glue, tmp_path):
     results = train_seeds(settings(encoders["bert"], glue, tmp_path / "out", seeds=[1, 2], max_steps=3))
-    told = json.loads((tmp_path / "out" / "summary.json").read_text())
-    main = np.array([[one["acc"] for one in result.dev["dev"]] for result in results])
-    assert np.allclose(told["dev"]["dev"]["mean"][:-1], main.mean(0))
-    assert np.allclose(told["dev"]["dev"]["sd"][-1], main.mean(1).std(ddof=1))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    accuracy = np.array([[scores["acc"] for scores in result.dev["dev"]] for result in results])
+    assert np.allclose(summary["dev"]["dev"]["mean"][:-1], accuracy.mean(0))
+    assert np.allclose(summary["dev"]["dev"]["sd"][-1], accuracy.mean(1).std(ddof=1))
     assert (tmp_path / "out" / "seed-2" / "config.json").is_file()
 
 
 def test_selection_keeps_the_best_checkpoint_and_early_stopping_stops(encoders, glue, tmp_path):
     options = {"epochs": 30, "eval_every": 2, "early_stopping": 2, "select": "2", "keep_checkpoints": True}
     result = train(settings(encoders["bert"], glue, tmp_path / "out", **options))
-    told = json.loads((result.folder / "scores.json").read_text())["stages"][0]
-    scores = [entry["eval_exit_2_acc"] for entry in told["history"] if "eval_exit_2_acc" in entry]
-    assert told["updates"] < 30 * 6
+    stage = json.loads((result.folder / "scores.json").read_text())["stages"][0]
+    scores = [entry["eval_exit_2_acc"] for entry in stage["history"] if "eval_exit_2_acc" in entry]
+    assert stage["updates"] < 30 * 6
     assert result.dev["dev"][1]["acc"] == pytest.approx(max(scores))
     assert len(scores) - 1 - scores.index(max(scores)) == 2
 
 
-def test_heads_may_learn_at_their_own_rate(encoders, glue, tmp_path):
-    job = _job(settings(encoders["bert"], glue, tmp_path / "out", head_learning_rate=1e-2, weight_decay=0.1), False)
-    (stage,) = job.recipe.stages(job.model.config, None)
-    groups = job.trainer(tmp_path / "here", stage, 1).parameter_groups(job.model)
+def test_heads_can_have_a_separate_learning_rate(encoders, glue, tmp_path):
+    options = {"head_learning_rate": 1e-2, "weight_decay": 0.1}
+    run = _training_run(settings(encoders["bert"], glue, tmp_path / "out", **options), False)
+    (stage,) = run.recipe.stages(run.model.config, None)
+    groups = run.trainer(tmp_path / "here", stage, 1).parameter_groups(run.model)
     rates = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in groups}
     assert rates == {(5e-3, 0.1): 27, (5e-3, 0.0): 42, (1e-2, 0.1): 4, (1e-2, 0.0): 4}
 
 
 @pytest.mark.parametrize(
-    ("options", "quick"),
+    ("options", "fast"),
     [
         ({}, ["1", "2", "3", "4"]),
-        ({"pooling": "first"}, []),  # the published heads learn at the published rate
+        ({"pooling": "first"}, []),  # the published heads have the published rate
         ({"recipe_options": {"faithful": True}}, []),
         ({"head_learning_rate": 2e-5}, []),
         ({"recipe": "berxit-lte"}, ["1", "2", "3", "4", "lte"]),
     ],
 )
-def test_bare_heads_are_quick_unless_told_otherwise(options, quick, encoders, glue, tmp_path):
-    wanted = settings(encoders["bert"], glue, tmp_path / "out", learning_rate=2e-5, **options)
-    assert _quick(wanted, tmp_path) == quick
+def test_linear_heads_have_a_higher_learning_rate_by_default(options, fast, encoders, glue, tmp_path):
+    run_settings = settings(encoders["bert"], glue, tmp_path / "out", learning_rate=2e-5, **options)
+    assert _fast_exits(run_settings, tmp_path) == fast
 
 
-def test_a_fine_tuned_classifiers_own_head_is_not_quick(glue, tmp_path):
+def test_a_fine_tuned_classifiers_own_head_has_the_usual_learning_rate(glue, tmp_path):
     tuned = save_classifier("bert", tmp_path / "tuned", num_labels=2)
-    assert _quick(settings(tuned, glue, tmp_path / "out", learning_rate=2e-5), tmp_path) == ["1", "2", "3"]
+    assert _fast_exits(settings(tuned, glue, tmp_path / "out", learning_rate=2e-5), tmp_path) == ["1", "2", "3"]
 
 
-def _quick(wanted, place):
-    """The exits that learn faster than the encoder."""
-    job = _job(wanted, wanted.recipe_options.get("faithful", False))
-    (stage,) = job.recipe.stages(job.model.config, None)
-    groups = job.trainer(place / "here", stage, 1).parameter_groups(job.model)
-    names = {id(value): name for name, value in job.model.named_parameters()}
+def _fast_exits(run_settings, folder):
+    """Exits with a higher learning rate than the encoder."""
+    run = _training_run(run_settings, run_settings.recipe_options.get("faithful", False))
+    (stage,) = run.recipe.stages(run.model.config, None)
+    groups = run.trainer(folder / "here", stage, 1).parameter_groups(run.model)
+    names = {id(value): name for name, value in run.model.named_parameters()}
     fast = [names[id(value)] for group in groups if group["lr"] == 1e-3 for value in group["params"]]
     return sorted({name.split(".")[1] for name in fast})
 
@@ -312,8 +312,8 @@ def _quick(wanted, place):
 def test_tensorboard_gets_the_angle(encoders, glue, tmp_path):
     options = {"recipe": "romebert-sd-gr", "report_to": "tensorboard", "epochs": 2, "log_every": 2}
     result = train(settings(encoders["bert"], glue, tmp_path / "out", **options))
-    told = json.loads((result.folder / "scores.json").read_text())["stages"][0]["history"]
-    angles = [entry["gr_angle"] for entry in told if "gr_angle" in entry]
+    history = json.loads((result.folder / "scores.json").read_text())["stages"][0]["history"]
+    angles = [entry["gr_angle"] for entry in history if "gr_angle" in entry]
     assert angles and all(0 <= angle <= 180 for angle in angles)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -326,12 +326,13 @@ def test_tensorboard_gets_the_angle(encoders, glue, tmp_path):
 
 def test_gradient_checkpointing_runs_layers_twice_and_changes_nothing(encoders, glue, tmp_path):
     calls = []
-    job = _job(settings(encoders["bert"], glue, tmp_path / "zero", gradient_checkpointing=True, max_steps=1), False)
-    job.model.backbone.encoder.layer[0].attention.register_forward_hook(lambda *_: calls.append(1))
-    job.trainer(tmp_path / "here", job.stages[0], 1).train()
+    options = {"gradient_checkpointing": True, "max_steps": 1}
+    run = _training_run(settings(encoders["bert"], glue, tmp_path / "zero", **options), False)
+    run.model.backbone.encoder.layer[0].attention.register_forward_hook(lambda *_: calls.append(1))
+    run.trainer(tmp_path / "here", run.stages[0], 1).train()
     assert len(calls) >= 2
-    one = train(settings(encoders["bert"], glue, tmp_path / "one"))
-    two = train(settings(encoders["bert"], glue, tmp_path / "two", gradient_checkpointing=True))
-    assert all(
-        torch.allclose(value, weights(two.folder)[name], atol=1e-6) for name, value in weights(one.folder).items()
+    plain = train(settings(encoders["bert"], glue, tmp_path / "one"))
+    checkpointed = weights(
+        train(settings(encoders["bert"], glue, tmp_path / "two", gradient_checkpointing=True)).folder
     )
+    assert all(torch.allclose(value, checkpointed[name], atol=1e-6) for name, value in weights(plain.folder).items())

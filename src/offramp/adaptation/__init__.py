@@ -1,1 +1,1 @@
-"""A fine-tuned classifier and plain texts in, a faster model with a guarantee about that classifier's answers out."""
+"""`offramp adapt`: from a fine-tuned classifier and plain texts to a faster model with a guarantee."""

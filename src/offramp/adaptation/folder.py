@@ -1,4 +1,4 @@
-"""The model folder that `adapt` writes, each of its files once."""
+"""The model folder that `adapt` writes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ from pathlib import Path
 
 import numpy as np
 
-from offramp.adaptation.plan import Plan
-from offramp.data.hashes import hashes_of
+from offramp.adaptation.plan import AdaptPlan
+from offramp.data.hashes import hash_texts
 from offramp.model import card
 from offramp.model.adaptive import AdaptiveModel
-from offramp.training.holdout import UNKNOWN, earlier_rows, write_hashes
-from offramp.training.imitation.teacher import called
+from offramp.training.holdout import UNKNOWN, earlier_training_rows, write_hashes
+from offramp.training.imitation.teacher import short_name
 
 __all__ = ["write_model"]
 
 
-def write_model(plan: Plan, small: AdaptiveModel, evidence: str | None = None) -> None:
-    """Weights, tokenizer, card, who was where, and what the guarantee rests on."""
-    small.config.notes = _notes(plan)
-    small.name_or_path = small.config._name_or_path = ""  # its evidence is this one, not the original's
-    small.save_pretrained(plan.new)
+def write_model(plan: AdaptPlan, model: AdaptiveModel, evidence: str | None = None) -> None:
+    """Write weights, tokenizer, card, hashes of the texts, and the evidence of the guarantee."""
+    model.config.notes = _notes(plan)
+    model.name_or_path = model.config._name_or_path = ""  # do not copy the original's evidence
+    model.save_pretrained(plan.new_folder)
     if evidence is not None:
-        (plan.new / card.EVIDENCE).write_text(evidence, encoding="utf-8")
-    seen = {"train": plan.parts.training, "dev": plan.parts.choice, "calibration": plan.parts.test}
-    hashes = {role: hashes_of(texts) for role, texts in seen.items()}
+        (plan.new_folder / card.EVIDENCE).write_text(evidence, encoding="utf-8")
+    roles = {"train": plan.splits.training, "dev": plan.splits.selection, "calibration": plan.splits.test}
+    hashes = {role: hash_texts(texts) for role, texts in roles.items()}
     for role in ("train", "dev"):
-        hashes[role] = np.concatenate([hashes[role], plan.roles.get(role, hashes[role][:0])])
-    write_hashes(plan.new, hashes, earlier_rows(Path(plan.name)) if plan.roles else UNKNOWN)
+        hashes[role] = np.concatenate([hashes[role], plan.model_hashes.get(role, hashes[role][:0])])
+    earlier = earlier_training_rows(Path(plan.model_name)) if plan.model_hashes else UNKNOWN
+    write_hashes(plan.new_folder, hashes, earlier)
 
 
-def _notes(plan: Plan) -> str:
-    """What the card says beyond the guarantee."""
-    known = "" if plan.is_known else " Which texts that model was trained on is not known here."
+def _notes(plan: AdaptPlan) -> str:
+    """Return the section of the model card besides the guarantee."""
+    unknown = "" if plan.is_training_known else " It is not known which texts that model was trained on."
     return (
-        f"## How it was made\n\nBy `offramp adapt` from {called(plan.name)}, whose encoder and last exit are "
-        f"unchanged, without labels: {plan.parts.told()}.{known} `report.html` shows where texts exit, and those on "
-        "which the two differ."
+        f"## Training\n\nMade by `offramp adapt` from {short_name(plan.model_name)}, whose encoder and last exit are "
+        f"unchanged, without labels: {plan.splits.describe()}.{unknown} `report.html` shows where texts exit and which "
+        "predictions differ."
     )

@@ -1,4 +1,4 @@
-"""One run of `adapt`: what its stages share."""
+"""A run of `adapt`: what its stages share."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.adaptation.texts import Parts, task_of
-from offramp.adaptation.work import Work
+from offramp.adaptation.texts import TextSplits, unlabelled_rows
+from offramp.adaptation.work_folder import WorkFolder
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.choosing import TuneOptions
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
-from offramp.training.holdout import KNOWN, earlier_rows
+from offramp.training.holdout import KNOWN, earlier_training_rows
 from offramp.training.imitation.heads import ImitationOptions
-from offramp.training.imitation.teacher import called
+from offramp.training.imitation.teacher import short_name
 
-__all__ = ["AdaptOptions", "NoGuarantee", "Plan"]
+__all__ = ["AdaptOptions", "AdaptPlan", "NoGuarantee"]
 
-ORIGIN = "of yours that nothing else used"
-UNSURE = f"{ORIGIN} (whether it was trained on some of them is not known)"
+ORIGIN = "of your texts, used for nothing else"
+UNKNOWN_ORIGIN = f"{ORIGIN}; the model may have been trained on some of them"
 
 
 class NoGuarantee(Exception):
-    """Nothing was saved within the risk: what was written on the way is not kept."""
+    """No faster model satisfies the guarantee; the output is not written."""
 
 
 @dataclass(frozen=True)
 class AdaptOptions:
-    """What is asked for beside the guarantee."""
+    """Options of `adapt` besides the guarantee."""
 
     output: str
     exits: ExitOptions = field(default_factory=lambda: ExitOptions(heads="attention"))
@@ -45,41 +45,36 @@ class AdaptOptions:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The model, the texts in three parts, what is asked for, and where things go."""
+class AdaptPlan:
+    """The model, the texts, the options, and the folders of a run."""
 
-    name: str
-    model: AdaptiveModel  # with an exit wherever one may be
-    parts: Parts
+    model_name: str
+    model: AdaptiveModel  # with all candidate exits
+    splits: TextSplits
     guarantee: Guarantee
     options: AdaptOptions
-    work: Work
-    new: Path  # the folder that becomes the output
-    roles: dict[str, NDArray[np.uint64]]  # the rows that the model has seen, as far as known
-    cut: int | None = None  # tokens, where texts are cut shorter than the model itself cuts them
+    work: WorkFolder
+    new_folder: Path  # becomes the output
+    model_hashes: dict[str, NDArray[np.uint64]]  # known rows that the model was trained on, by role
+    truncated_to: int | None = None  # tokens, if texts are truncated more than by the original model
 
     @property
     def origin(self) -> str:
-        """What is known of the texts that the guarantee is tested on."""
-        origin = ORIGIN if self.is_known else UNSURE
-        return origin if self.cut is None else f"{origin}, all of them cut at {self.cut} tokens"
+        """Description of the test rows in the guarantee's sentence."""
+        origin = ORIGIN if self.is_training_known else UNKNOWN_ORIGIN
+        return origin if self.truncated_to is None else f"{origin}; truncated to {self.truncated_to} tokens"
 
     @property
-    def is_known(self) -> bool:
-        """Whether all rows that the model was ever trained on are known here."""
-        return bool(self.roles) and earlier_rows(Path(self.name)) == KNOWN
-
-    @property
-    def wish(self) -> str:
-        """The guarantee that was asked for, in words."""
-        return self.guarantee.about(self.model.config.answer_type)
+    def is_training_known(self) -> bool:
+        """Whether all rows that the model was trained on are known."""
+        return bool(self.model_hashes) and earlier_training_rows(Path(self.model_name)) == KNOWN
 
     def rows(self, texts: list[Text]) -> TaskRows:
-        """Texts as rows of the model's kind of answer."""
-        return task_of(self.model.config, texts, f"texts for {called(self.name)}")
+        """Return texts as rows of the model's task."""
+        return unlabelled_rows(self.model.config, texts, f"texts for {short_name(self.model_name)}")
 
     def trace_file(self, name: str) -> Path:
-        """Where a trace goes; what an interrupted run left of it may be of other heads."""
+        """Return the path of a new trace; one of an interrupted run may be of other heads and is removed."""
         file = self.work.folder / f"{name}.safetensors"
         file.unlink(missing_ok=True)
         return file

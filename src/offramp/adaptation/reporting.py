@@ -1,4 +1,4 @@
-"""Stage 3: the page about the texts that the guarantee was tested on, and the speed, measured."""
+"""Stage 3: the HTML report on the test texts, and the measured speed."""
 
 from __future__ import annotations
 
@@ -6,51 +6,50 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from offramp.adaptation.choosing import Choice
-from offramp.adaptation.plan import Plan
+from offramp.adaptation.exit_selection import ExitSelection
+from offramp.adaptation.plan import AdaptPlan
 from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
-from offramp.evaluation.evaluate import EvaluationOptions, planned, scored
+from offramp.evaluation.evaluate import EvaluationOptions, build_results, plan_evaluation
 from offramp.evaluation.points import Scorer
 from offramp.report.page import render
-from offramp.training.imitation.teacher import called
+from offramp.training.imitation.teacher import short_name
 
-__all__ = ["Measured", "report"]
+__all__ = ["MeasuredSpeed", "write_report"]
 
 logger = logging.getLogger("offramp")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Seconds for the same texts, in one run."""
+class MeasuredSpeed:
+    """Speed compared with the original model, on the same texts in the same process."""
 
     speedup: float
     sentence: str
 
 
-def report(plan: Plan, choice: Choice, runner: Runner) -> Measured:
-    """Write `report.html`; what was measured against the original."""
-    data, original = plan.rows(plan.parts.test), plan.model.runner()
+def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> MeasuredSpeed:
+    """Write `report.html`; return the speed compared with the original model."""
+    data, original = plan.rows(plan.splits.test), plan.model.runner()
     options = EvaluationOptions(live=True, tolerance=plan.guarantee.tolerance)
-    scorer = Scorer(choice.trace, data.metrics, None, options.tolerance)
-    results = scored(scorer, runner, data, planned(runner, options), options, against=original)
+    scorer = Scorer(selection.trace, data.metrics, None, options.tolerance)
+    results = build_results(scorer, runner, data, plan_evaluation(runner, options), options, against=original)
     results = replace(
         results,
         model=replace(results.model, name=str(plan.options.output)),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    (plan.new / "report.html").write_text(render(results), encoding="utf-8")
+    (plan.new_folder / "report.html").write_text(render(results), encoding="utf-8")
     assert results.live is not None and results.plain_seconds is not None
     live = results.live[0]
     if live.measured_speedup < 1:
         logger.warning(
-            "Exiting early does not pay here: it takes longer than the model itself. See `batch=`, `backend=`."
+            "The adapted model is slower than the original on this machine; try another `batch=` or `backend=`."
         )
     threads = runner.stepper.threads
-    return Measured(
+    return MeasuredSpeed(
         live.measured_speedup,
-        f"{live.measured_speedup:.2f} × the speed of {called(plan.name)} in torch float32, measured "
-        f"in one run on {results.live_rows:,} of these texts: {live.seconds:.2f} s instead of "
-        f"{results.plain_seconds:.2f} s ({runner.backend}, {runner.dtype}, {threads} "
-        f"thread{'s' if threads > 1 else ''}, {cpu_name()}).",
+        f"{live.measured_speedup:.2f} × as fast as {short_name(plan.model_name)} in torch float32, measured on "
+        f"{results.live_rows:,} of these texts: {live.seconds:.2f} s instead of {results.plain_seconds:.2f} s "
+        f"({runner.backend}, {runner.dtype}, {threads} thread{'s' if threads > 1 else ''}, {cpu_name()}).",
     )

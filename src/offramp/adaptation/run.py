@@ -1,4 +1,4 @@
-"""`adapt(model, texts, …)`: exits that imitate the model, the quickest of them, and a guarantee about its answers."""
+"""`adapt(model, texts, …)`: exits that imitate the model, the fastest of them, and a guarantee about predictions."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.adaptation.choosing import choose
-from offramp.adaptation.learning import learn
-from offramp.adaptation.plan import AdaptOptions, NoGuarantee, Plan
-from offramp.adaptation.reporting import report
-from offramp.adaptation.texts import Parts, split_texts
-from offramp.adaptation.work import work_beside
+from offramp.adaptation.exit_selection import select_exits
+from offramp.adaptation.exit_training import train_exits
+from offramp.adaptation.plan import AdaptOptions, AdaptPlan, NoGuarantee
+from offramp.adaptation.reporting import write_report
+from offramp.adaptation.texts import TextSplits, split_texts
+from offramp.adaptation.work_folder import open_work_folder
 from offramp.calibration.choice import AUTO, policies_for
 from offramp.calibration.risk_model import with_placeholder_risk_model
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.threshold_grids import TUNABLE
-from offramp.data.given import Given
+from offramp.data.input_data import InputData
 from offramp.errors import BadInput, BadValue, OfframpError
-from offramp.evaluation.traces.about import of_data
-from offramp.files.writing import check_free, staged_folder
+from offramp.evaluation.traces.about import data_fingerprint
+from offramp.files.writing import check_output_path, staged_folder
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.loading import load
 from offramp.training.holdout import read_hashes
-from offramp.training.imitation.original import with_new_exits
-from offramp.training.imitation.teacher import called
+from offramp.training.imitation.new_exits import load_with_new_exits
+from offramp.training.imitation.teacher import short_name
 
-__all__ = ["AdaptOptions", "Adapted", "adapt"]
+__all__ = ["AdaptOptions", "AdaptOutcome", "adapt"]
 
 logger = logging.getLogger("offramp")
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """What came of it; without layers nothing was written."""
+class AdaptOutcome:
+    """The exit layers, the guarantee and the speed; without layers nothing was written, and `sentence` says why."""
 
     layers: tuple[int, ...]
     sentence: str
@@ -47,101 +47,99 @@ class Adapted:
     speedup: float | None = None
 
 
-def adapt(name: str, given: Given, guarantee: Guarantee, options: AdaptOptions) -> Adapted:
-    """Make a faster model of a fine-tuned one and texts; no labels are needed."""
+def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions) -> AdaptOutcome:
+    """Make a faster model from a fine-tuned model and texts without labels."""
     output = Path(options.output)
-    _check_place(output, name, given, options.overwrite)
-    torch.manual_seed(options.imitation.seed)  # the heads begin as they are drawn
-    model = with_new_exits(name, options.exits)
-    _check(model, guarantee, options)
-    cut = _cut_shorter(model, options.max_length)
-    guarantee = replace(guarantee, reference=called(name), frozen=True)
-    roles = read_hashes(Path(name))
-    seen = np.concatenate([roles[role] for role in ("train", "dev") if role in roles] or [np.empty(0, np.uint64)])
-    parts = split_texts(_read(given, model), guarantee, seen)
-    model.config.inputs = _columns(model, parts, given)
-    logger.info("%s.", parts.told()[0].upper() + parts.told()[1:])
-    work = work_beside(output, _about(model, parts, options), options.resume, options.overwrite)
+    _check_output(output, name, data, options.overwrite)
+    torch.manual_seed(options.imitation.seed)  # before the heads are initialized
+    model = load_with_new_exits(name, options.exits)
+    _check_options(model, guarantee, options)
+    truncated_to = _set_max_length(model, options.max_length)
+    guarantee = replace(guarantee, reference=short_name(name), frozen=True)
+    hashes = read_hashes(Path(name))
+    seen = np.concatenate([hashes[role] for role in ("train", "dev") if role in hashes] or [np.empty(0, np.uint64)])
+    splits = split_texts(_read_texts(data, model), guarantee, seen)
+    model.config.inputs = _input_columns(model, splits, data)
+    logger.info("%s.", splits.describe())
+    work = open_work_folder(output, _describe_run(model, splits, options), options.resume, options.overwrite)
     try:
         with staged_folder(output, options.overwrite) as new:
-            made = _run(Plan(name, model, parts, guarantee, options, work, new, roles, cut))
-    except NoGuarantee as no:
-        made = Adapted((), str(no))
+            plan = AdaptPlan(name, model, splits, guarantee, options, work, new, hashes, truncated_to)
+            outcome = _run(plan)
+    except NoGuarantee as err:
+        outcome = AdaptOutcome((), str(err))
     except OfframpError:
         if not options.resume:
             work.remove()
         raise
     work.remove()
-    return made
+    return outcome
 
 
-def _run(plan: Plan) -> Adapted:
-    """Learn, choose, report."""
-    learn(plan)
-    choice = choose(plan)
-    runner = load(plan.new, plan.options.tuning.backend, threads=plan.options.tuning.threads)
+def _run(plan: AdaptPlan) -> AdaptOutcome:
+    train_exits(plan)
+    selection = select_exits(plan)
+    runner = load(plan.new_folder, plan.options.tuning.backend, threads=plan.options.tuning.threads)
     assert runner.config.calibrated is not None
-    measured = report(plan, choice, runner)
-    return Adapted(choice.layers, runner.config.calibrated["sentence"], measured.sentence, measured.speedup)
+    measured = write_report(plan, selection, runner)
+    return AdaptOutcome(selection.layers, runner.config.calibrated["sentence"], measured.sentence, measured.speedup)
 
 
-def _check_place(output: Path, name: str, given: Given, overwrite: bool) -> None:
-    """Nothing that the run reads may lie where it writes."""
-    read = [("the model", Path(name)), *([] if given.in_memory else [("the texts", Path(given.source.file))])]
-    for what, file in read:
-        if file.exists() and file.resolve().is_relative_to(output.resolve()):
-            raise BadValue(
-                f"{output} holds {what} that the run reads, which stays; name another folder with `output=`."
-            )
-    check_free(output, overwrite)
+def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> None:
+    """Raise if the output contains an input of the run, or must not be overwritten."""
+    inputs = [("the model", Path(name)), *([] if data.in_memory else [("the texts", Path(data.source.file))])]
+    for what, path in inputs:
+        if path.exists() and path.resolve().is_relative_to(output.resolve()):
+            raise BadValue(f"{output} contains {what} to adapt; choose another folder with `output=`.")
+    check_output_path(output, overwrite)
 
 
-def _check(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOptions) -> None:
-    """Whatever is wrong with the options is said before anything is computed."""
+def _check_options(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOptions) -> None:
+    """Raise if the options do not fit the model, before anything is computed."""
     guarantee.check(model.config.answer_type, labelled=False)
     policy, backend = options.tuning.policy, options.tuning.backend
     if policy not in (AUTO, *TUNABLE):
-        raise BadValue(f"Exits are chosen for a policy by threshold ({', '.join(TUNABLE)}), not for {policy!r}.")
-    for one in policies_for(policy, model.config.model_spec):
-        grid(one, with_placeholder_risk_model(model.config.model_spec))  # says what is wrong with it
+        raise BadValue(f"`policy` must be one of {', '.join((AUTO, *TUNABLE))}, got {policy!r}.")
+    for policy_name in policies_for(policy, model.config.model_spec):
+        grid(policy_name, with_placeholder_risk_model(model.config.model_spec))  # raises if it does not fit
     RUNTIMES[backend].check_scales(options.int8)
 
 
-def _cut_shorter(model: AdaptiveModel, asked: int | None) -> int | None:
-    """Let texts be cut as asked for; the tokens, where that is shorter than the model itself cuts them."""
-    own = model.runner().limit
-    if asked is None:
+def _set_max_length(model: AdaptiveModel, max_length: int | None) -> int | None:
+    """Set the model's maximum length; return it if it is shorter than the model's own."""
+    own_limit = model.runner().limit
+    if max_length is None:
         return None
-    model.config.max_tokens = asked
-    return asked if model.runner().limit < own else None  # a runner says what is wrong with it
+    model.config.max_tokens = max_length
+    return max_length if model.runner().limit < own_limit else None  # the runner raises if it is invalid
 
 
-def _read(given: Given, model: AdaptiveModel) -> list[Any]:
-    """The texts; labels that stand beside them are not used."""
-    if given.source.file == "-" and not given.in_memory:
-        raise BadInput("The texts are read into three parts; write them into a file instead of standard input.")
-    if given.labels is not None or "label" in (given.columns() or []):
-        logger.warning("%s has labels, which are not used: the model's own answers are what is kept.", given.name)
-    texts = list(given.read(model.config.inputs))
+def _read_texts(data: InputData, model: AdaptiveModel) -> list[Any]:
+    """Return the texts; labels are ignored."""
+    if data.source.file == "-" and not data.in_memory:
+        raise BadInput("`adapt` cannot read standard input; write the texts to a file.")
+    if data.labels is not None or "label" in (data.columns() or []):
+        logger.warning("%s has labels, which are ignored: adapt preserves the model's own predictions.", data.name)
+    texts = list(data.read(model.config.inputs))
     if not texts:
-        raise BadInput(f"{given.name} holds no text.")
+        raise BadInput(f"{data.name} contains no texts.")
     return texts
 
 
-def _columns(model: AdaptiveModel, parts: Parts, given: Given) -> list[str]:
-    """What the text, or the two texts of a pair, are called; what the model was not trained on is refused."""
-    pairs = not isinstance(parts.training[0], str)
+def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:
+    """Return the names of the text columns; raise if the model expects pairs and gets single texts, or vice versa."""
+    pairs = not isinstance(splits.training[0], str)
     if model.config.reads_pairs not in (None, pairs):
-        ours, theirs = ("pairs", "single texts") if pairs else ("single texts", "pairs")
-        raise BadInput(f"{given.name} holds {ours}, and the model was trained on {theirs}.")
+        actual, expected = ("pairs", "single texts") if pairs else ("single texts", "pairs")
+        raise BadInput(f"{data.name} contains {actual}, but the model was trained on {expected}.")
     if model.config.inputs is not None:
         return list(model.config.inputs)
-    return [given.source.text_column or "text", *([given.source.pair_column or "pair"] if pairs else [])]
+    return [data.source.text_column or "text", *([data.source.pair_column or "pair"] if pairs else [])]
 
 
-def _about(model: AdaptiveModel, parts: Parts, options: AdaptOptions) -> dict[str, Any]:
-    """What a run that is resumed has to have in common with the one that was interrupted."""
+def _describe_run(model: AdaptiveModel, splits: TextSplits, options: AdaptOptions) -> dict[str, Any]:
+    """Return what must be the same when an interrupted run is resumed."""
     settings = {"exits": asdict(options.exits), "imitation": asdict(options.imitation), "length": options.max_length}
-    each = {"training": parts.training, "choice": parts.choice, "test": parts.test}
-    texts = {name: of_data(some, None, None) for name, some in each.items()}
-    return {"model": model.runner().fingerprint, "texts": texts, **settings}
+    texts = {"training": splits.training, "choice": splits.selection, "test": splits.test}
+    fingerprints = {name: data_fingerprint(split, None, None) for name, split in texts.items()}
+    return {"model": model.runner().fingerprint, "texts": fingerprints, **settings}

@@ -1,4 +1,4 @@
-"""The user's texts: read once, copies left out, split by their hashes into three parts."""
+"""The user's texts, without duplicates, split by their hashes into three parts."""
 
 from __future__ import annotations
 
@@ -10,86 +10,86 @@ from numpy.typing import NDArray
 
 from offramp.calibration.bounds import rows_needed
 from offramp.calibration.risks import Guarantee
-from offramp.data.hashes import hashes_of
+from offramp.data.hashes import hash_texts
 from offramp.data.reading import Text
-from offramp.data.rows import TaskRows, task_of_model
+from offramp.data.rows import TaskRows, model_task
 from offramp.data.task import Rows
 from offramp.errors import BadInput
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["Parts", "split_texts", "task_of"]
+__all__ = ["TextSplits", "split_texts", "unlabelled_rows"]
 
 logger = logging.getLogger("offramp")
 
-# what the test of the guarantee gets, and the choice of exits: a share, but of few texts more
+# fraction for the test of the guarantee and for the selection of exits; a larger fraction of few texts, up to a count
 TEST, TEST_OF_FEW, TEST_ENOUGH = 0.2, 0.3, 1000
-CHOICE, CHOICE_OF_FEW, CHOICE_ENOUGH = 0.1, 0.2, 500
-FEWEST = 100  # texts that exits can learn anything from
+SELECTION, SELECTION_OF_FEW, SELECTION_ENOUGH = 0.1, 0.2, 500
+MIN_TEXTS = 100
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Texts that exits learn from, that exits and thresholds are chosen on, that the guarantee is tested on."""
+class TextSplits:
+    """Texts to train the exits, to select exits and thresholds, and to test the guarantee."""
 
     training: list[Text]
-    choice: list[Text]
+    selection: list[Text]
     test: list[Text]
 
-    def told(self) -> str:
-        """How many."""
+    def describe(self) -> str:
+        """Return the number of texts per split."""
         return (
-            f"{len(self.training):,} texts to learn from, {len(self.choice):,} to choose exits and thresholds on, "
-            f"{len(self.test):,} to test the guarantee on"
+            f"{len(self.training):,} texts to train the exits, {len(self.selection):,} to select exits and thresholds, "
+            f"{len(self.test):,} to test the guarantee"
         )
 
 
-def split_texts(texts: list[Text], guarantee: Guarantee, seen: NDArray[np.uint64]) -> Parts:
-    """Texts in three parts; those that the model was trained on, as far as known, are only learnt from."""
-    hashes = hashes_of(texts)
+def split_texts(texts: list[Text], guarantee: Guarantee, seen: NDArray[np.uint64]) -> TextSplits:
+    """Split the texts; those whose hashes are in `seen`, because the model was trained on them, go to training."""
+    hashes = hash_texts(texts)
     _, first = np.unique(hashes, return_index=True)
-    if copies := len(texts) - len(first):
-        logger.warning("%d of %d texts are copies of others and left out.", copies, len(texts))
-    places = np.sort(first)
-    hashes = hashes[places]
-    known = np.isin(hashes, seen)
-    if known.any():
-        logger.warning(
-            "%d of the texts were trained on: they are learnt from, and nothing is tested on them.", known.sum()
+    if duplicates := len(texts) - len(first):
+        logger.info("Ignored %d of %d texts, which are duplicates.", duplicates, len(texts))
+    indices = np.sort(first)
+    hashes = hashes[indices]
+    is_seen = np.isin(hashes, seen)
+    if is_seen.any():
+        logger.info(
+            "The model was trained on %d of the texts: they are used for training only, not for the test.",
+            is_seen.sum(),
         )
-    fresh = int((~known).sum())
-    _check_enough(fresh, guarantee)
-    rank = np.argsort(np.argsort(np.where(known, np.uint64(2**64 - 1), _mixed(hashes)), kind="stable"), kind="stable")
-    tested = int(_share(fresh, TEST, TEST_OF_FEW, TEST_ENOUGH))
-    chosen = int(_share(fresh, CHOICE, CHOICE_OF_FEW, CHOICE_ENOUGH))
-    role = np.where(known | (rank >= tested + chosen), 0, np.where(rank < tested, 2, 1))
-    each = [[texts[place] for place in places[role == number]] for number in range(3)]
-    return Parts(*each)
+    unseen = int((~is_seen).sum())
+    _check_enough(unseen, guarantee)
+    keys = np.where(is_seen, np.uint64(2**64 - 1), _mix(hashes))
+    rank = np.argsort(np.argsort(keys, kind="stable"), kind="stable")
+    num_test = int(_count(unseen, TEST, TEST_OF_FEW, TEST_ENOUGH))
+    num_selection = int(_count(unseen, SELECTION, SELECTION_OF_FEW, SELECTION_ENOUGH))
+    split = np.where(is_seen | (rank >= num_test + num_selection), 0, np.where(rank < num_test, 2, 1))
+    return TextSplits(*([texts[index] for index in indices[split == number]] for number in range(3)))
 
 
-def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Another order than that of the hashes, which other splits are made by."""
+def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return other hashes, so that the split is independent of other splits by hash."""
     with np.errstate(over="ignore"):
         mixed: NDArray[np.uint64] = (hashes ^ (hashes >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
     return mixed
 
 
-def _share(count: int, usual: float, of_few: float, enough: int) -> float:
-    """A share of many; of few a larger one."""
-    return max(usual * count, min(enough, of_few * count))
+def _count(total: int, fraction: float, fraction_of_few: float, enough: int) -> float:
+    return max(fraction * total, min(enough, fraction_of_few * total))
 
 
 def _check_enough(count: int, guarantee: Guarantee) -> None:
-    need = rows_needed(guarantee.p_value, guarantee.level)
-    share = TEST_OF_FEW if need is None or need <= TEST_ENOUGH else TEST
-    total = FEWEST if need is None else max(FEWEST, int(np.ceil(need / share)))
-    if need is None or count < total:
-        takes = f"{total:,}" if need is not None else "more than a million"
+    needed = rows_needed(guarantee.p_value, guarantee.level)
+    fraction = TEST_OF_FEW if needed is None or needed <= TEST_ENOUGH else TEST
+    total = MIN_TEXTS if needed is None else max(MIN_TEXTS, int(np.ceil(needed / fraction)))
+    if needed is None or count < total:
+        minimum = f"at least {total:,}" if needed is not None else "more than a million"
         raise BadInput(
-            f"{count:,} different texts are too few: at most {100 * guarantee.risk:g} % at "
-            f"{100 * guarantee.confidence:g} % confidence takes at least {takes}, and more is better."
+            f"{count:,} different texts are too few: a risk of {100 * guarantee.risk:g} % at "
+            f"{100 * guarantee.confidence:g} % confidence needs {minimum}, and more texts are better."
         )
 
 
-def task_of(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:
-    """Texts without labels as rows of the model's kind of answer."""
-    return TaskRows(name, task_of_model(config, (config.answer_type.metric,)), Rows(texts, None))
+def unlabelled_rows(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:
+    """Return texts without labels as rows of the model's task."""
+    return TaskRows(name, model_task(config, (config.answer_type.metric,)), Rows(texts, None))

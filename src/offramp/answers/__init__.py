@@ -1,4 +1,4 @@
-"""The kinds of answer, one file each; a new one is a file and its line in the table."""
+"""The answer types, one module each; a new one is a module here and an entry in `ANSWER_TYPES`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = [
     "SINGLE_LABEL",
     "SPAN",
     "AnswerType",
-    "type_of_architectures",
-    "usual_type",
+    "answer_type_of_architectures",
+    "default_answer_type",
 ]
 
 SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN = SingleLabel(), MultiLabel(), Regression(), Span()
@@ -27,15 +27,16 @@ SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN = SingleLabel(), MultiLabel(), Regre
 ANSWER_TYPES: Registry[AnswerType] = Registry("problem type", [SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN])
 
 
-def usual_type(labels: int) -> AnswerType:
-    """What a model with so many outputs answers with, where nobody says it: one alone is a value."""
-    return REGRESSION if labels == 1 else SINGLE_LABEL
+def default_answer_type(num_labels: int) -> AnswerType:
+    """Return the answer type of a model without `problem_type`: regression for a single output."""
+    return REGRESSION if num_labels == 1 else SINGLE_LABEL
 
 
-def type_of_architectures(architectures: Iterable[str]) -> AnswerType | None:
-    """The answer type whose head a checkpoint's class has, where it is not an ordinary classifier's."""
+def answer_type_of_architectures(architectures: Iterable[str]) -> AnswerType | None:
+    """Return the answer type of a checkpoint's class; None for sequence classification and other classes."""
     for name in architectures:
-        for one in ANSWER_TYPES.values():
-            if one.architecture != AnswerType.architecture and name.endswith(one.architecture):
-                return one
+        for answer_type in ANSWER_TYPES.values():
+            suffix = answer_type.architecture
+            if suffix != AnswerType.architecture and name.endswith(suffix):
+                return answer_type
     return None

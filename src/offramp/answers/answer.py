@@ -1,4 +1,4 @@
-"""What comes out: answers as arrays for machines, one by one for people."""
+"""Predictions: `Answers` as arrays, `Answer` one by one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from offramp.answers.answer_type import AnswerType
 
-__all__ = ["Answer", "Answers", "Decoding", "Endpoint", "ModelCard", "RowOutputs", "TextAnswers", "joined"]
+__all__ = ["Answer", "Answers", "Decoding", "Endpoint", "ModelCard", "RowOutputs", "TextAnswers", "concatenate"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one text, and the layer that it exited at.
+    """The prediction for one text, and the layer at which it exited.
 
-    Single-label: `label` is the class, `score` its probability. Multi-label: `label` lists the labels above
-    one half, `score` is the largest probability. Regression: `label` is None, `score` is the value.
+    Single-label: `label` is the class, `score` its probability. Multi-label: `label` lists the labels with a
+    probability above 0.5, `score` is the largest probability. Regression: `label` is None, `score` is the value.
     """
 
     label: str | list[str] | None
@@ -34,36 +34,36 @@ class Answer:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Every label's probability (regression: the value under the output's name)."""
+        """Probability of each label (regression: the value under the name of the output)."""
         return dict(zip(self._labels, self._probabilities, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """As a line of a file has it; the keys are the answer type's `fields`."""
+        """Return the prediction as a dict with the answer type's `fields`."""
         return {"label": self.label, "score": round(self.score, 6), "exit_layer": self.exit_layer}
 
 
 @dataclass(frozen=True)
 class RowOutputs:
-    """What rows exited with, in the rows' order."""
+    """Outputs of rows at the exits where they exited, in the order of the rows."""
 
     logits: Array  # (rows, columns)
-    exit: NDArray[np.int64]  # (rows,), the exit's number, from 1
+    exit: NDArray[np.int64]  # (rows,), numbers of the exits, from 1
     layer: NDArray[np.int64]  # (rows,)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """What a model's config says about how its outputs become answers."""
+    """Settings in a model's config for turning outputs into predictions."""
 
     labels: tuple[str, ...]
-    no_answer: float | None = None  # of spans: by how much "no answer" must score higher; None: there is always one
+    no_answer: float | None = None  # spans: margin by which "no answer" must win; None: always answer
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to examples, in their order; iterating gives one `Answer` after the other."""
+    """Predictions in the order of the examples; iterating yields `Answer` objects."""
 
-    layer: NDArray[np.int64]  # (examples,), the deepest that one of the example's rows exited at
+    layer: NDArray[np.int64]  # (examples,), the deepest exit layer of the example's rows
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -73,68 +73,69 @@ class Answers:
 
     @property
     def values(self) -> Array:
-        """What two models' answers are compared by: classes, 0 and 1 per label, values, texts."""
+        """Values to compare predictions by: classes, 0 and 1 per label, regression values, or texts."""
         raise NotImplementedError
 
     @property
     def score(self) -> NDArray[np.float64]:
-        """How probable each answer is (of a regression its value)."""
+        """Probability of each prediction (regression: the value)."""
         raise NotImplementedError
 
-    def excerpt(self, index: int, example: Any, longest: int) -> str | list[str]:
-        """An example as a report shows it."""
-        return example[:longest] if isinstance(example, str) else [part[:longest] for part in example]
+    def excerpt(self, index: int, example: Any, max_length: int) -> str | list[str]:
+        """Return an example shortened for a report."""
+        return example[:max_length] if isinstance(example, str) else [part[:max_length] for part in example]
 
 
 @dataclass(frozen=True)
 class TextAnswers(Answers):
-    """One row per text: its logits at the exit where it left."""
+    """Predictions with one row per text."""
 
-    logits: NDArray[np.float32]  # (texts, classes)
-    exit: NDArray[np.int64]  # (texts,), the exit's number, from 1
+    logits: NDArray[np.float32]  # (texts, classes), at the exit of each text
+    exit: NDArray[np.int64]  # (texts,), numbers of the exits, from 1
     answer_type: AnswerType
     labels: tuple[str, ...]
 
     def __iter__(self) -> Iterator[Answer]:
-        each = self.answer_type.write(torch.from_numpy(self.logits), self.labels)
-        for (label, score, probabilities), layer in zip(each, self.layer.tolist(), strict=True):
+        predictions = self.answer_type.iter_predictions(torch.from_numpy(self.logits), self.labels)
+        for (label, score, probabilities), layer in zip(predictions, self.layer.tolist(), strict=True):
             yield Answer(label, score, layer, probabilities, self.labels)
 
     @property
     def values(self) -> Array:
-        """Classes, 0 and 1 per label, or values."""
+        """Classes, 0 and 1 per label, or regression values."""
         return self.answer_type.answers(self.logits)
 
     @property
     def score(self) -> NDArray[np.float64]:
-        """The answer's probability, or the value."""
-        return np.array([score for _, score, _ in self.answer_type.write(torch.from_numpy(self.logits), self.labels)])
+        """Probability of each prediction, or the regression value."""
+        predictions = self.answer_type.iter_predictions(torch.from_numpy(self.logits), self.labels)
+        return np.array([score for _, score, _ in predictions])
 
 
-def joined(parts: Sequence[Answers]) -> Answers:
-    """Answers to several lists of examples, one after the other."""
+def concatenate(parts: Sequence[Answers]) -> Answers:
+    """Concatenate the predictions for several lists of examples."""
     first = parts[0]
-    names = [one.name for one in fields(first) if isinstance(getattr(first, one.name), np.ndarray)]
-    changed: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return replace(first, **changed)
+    names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), np.ndarray)]
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(first, **arrays)
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model card says about a kind of answer."""
+    """The parts of a model card that depend on the answer type."""
 
-    tag: str  # the Hub's pipeline tag
+    tag: str  # pipeline tag on the Hub
     title: str
     usage: str
-    auto: str  # which of transformers' classes load it, too
+    auto: str  # transformers classes that can load it
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A route of the server: what a client sends, the examples in it, what it gets back.
+    """A route of the server: its request, the examples in it, and its response.
 
-    `parameters` gives the request's options by name (policy, max_layers, deadline_ms, truncate); `reply` makes the
-    response of the answers, the parsed body, and what else the server knows of the request.
+    `parameters` returns the options of a request by name (policy, max_layers, deadline_ms, truncate); `reply` returns
+    the response for the predictions, the parsed body and further facts about the request.
     """
 
     path: str

@@ -1,10 +1,11 @@
-"""What a kind of answer knows about itself, at both ends; a new one is a file here and a line in the table.
+"""The interface of an answer type: single label, multi label, regression, span.
 
-At one end examples become rows of tokens (`encoder`), at the other rows' outputs become answers (`decode`), lines of
-files (`fields`), and replies of a server (`endpoints`). Policies, losses, scores, risks and reports ask it in between.
+An answer type encodes examples into rows of tokens (`encoder`) and decodes the outputs of rows into predictions
+(`decode`), fields of output files (`fields`) and responses of the server (`endpoints`). Policies, losses, metrics,
+risks and reports use its methods and never check which type it is.
 
-Decisions, losses and probabilities are torch, row by row: `logits` is (rows, columns). What is scored afterwards is
-numpy: `answers` are (rows,) classes or values, or (rows, labels) 0 and 1.
+Exit decisions, losses and probabilities use torch tensors, `logits` is (rows, columns). Scoring uses numpy arrays:
+`answers` are (rows,) classes or values, or (rows, labels) with 0 and 1.
 """
 
 from __future__ import annotations
@@ -26,253 +27,257 @@ from offramp.errors import BadModel, BadValue
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["AnswerType", "Array", "Encoder", "Written"]
+__all__ = ["AnswerType", "Array", "Encoder", "RowPrediction"]
 
 Array = NDArray[Any]
-Written = tuple[str | list[str] | None, float, list[float]]  # label, score, every label's probability (or the value)
+RowPrediction = tuple[str | list[str] | None, float, list[float]]  # label, score, probabilities (or the value)
 Encoder = Callable[[Sequence[Any], int], EncodedRows]
-"""Examples and how many came before them in, their rows out."""
+"""Takes examples and the number of examples before them, returns their rows."""
 Memory = Mapping[str, Tensor]
 
-LIKELIEST = 1e-6  # odds beyond a million to one are all alike
-CLASSIFIER = ModelCard(
+LOG_ODDS_EPS = 1e-6  # log-odds are clipped at a million to one
+CLASSIFIER_CARD = ModelCard(
     "text-classification",
-    "An adaptive text classifier",
+    "Text classification with early exits",
     """\
 for answer in model.predict(["a text", "another text"]):
     print(answer.label, answer.score, answer.exit_layer)""",
-    '`AutoModelForSequenceClassification` and `pipeline("text-classification")` load it too,',
+    '`AutoModelForSequenceClassification` or `pipeline("text-classification")`',
 )
 
 
 class AnswerType(ABC):
-    """One kind of answer; it has no state, so there is one object of each kind."""
+    """An answer type; it has no state, so there is a single instance of each subclass."""
 
-    name: ClassVar[str]  # as Hugging Face's `problem_type` has it
-    short: ClassVar[str]  # as the command line has it
-    metric: ClassVar[str]  # the main one of your own data
-    metrics: ClassVar[tuple[str, ...]]  # reported beside it
+    name: ClassVar[str]  # Hugging Face's `problem_type`
+    cli_name: ClassVar[str]  # name on the command line
+    metric: ClassVar[str]  # main metric for the user's own data
+    metrics: ClassVar[tuple[str, ...]]  # all metrics for the user's own data
 
-    # what it can do
+    # capabilities
     has_labels: ClassVar[bool] = True  # its outputs are named classes
-    has_probabilities: ClassVar[bool] = True  # so certainty has a meaning
-    is_one_class: ClassVar[bool] = False  # exits can vote for it
-    has_scores: ClassVar[bool] = True  # every output's score can be written beside an answer
-    needs_tolerance: ClassVar[bool] = False  # two answers agree within a tolerance
-    per_token: ClassVar[bool] = False  # a head answers at every token
-    several_rows: ClassVar[bool] = False  # an example may be several rows, which exit each for itself
-    unit: ClassVar[str] = "row"  # what an example is called
+    has_probabilities: ClassVar[bool] = True  # confidence is defined
+    is_single_class: ClassVar[bool] = False  # each prediction is one class, so exits can vote
+    has_scores: ClassVar[bool] = True  # `all_scores` can be written
+    needs_tolerance: ClassVar[bool] = False  # predictions agree within a tolerance
+    per_token: ClassVar[bool] = False  # heads have outputs for every token
+    multiple_rows: ClassVar[bool] = False  # an example may have several rows, which exit independently
+    unit: ClassVar[str] = "row"  # noun for an example
 
-    # where it is met
-    architecture: ClassVar[str] = "ForSequenceClassification"  # the end of the name of transformers' class
-    head_module: ClassVar[str] = "classifier"  # what a per-token head is called in that class
-    fixed_labels: ClassVar[tuple[str, ...] | None] = None  # what its outputs are always called
-    inputs: ClassVar[tuple[str, ...] | None] = None  # the columns of its examples, where they are always these
-    usual_length: ClassVar[int | None] = None  # tokens that its rows are cut to; None: as a recipe's authors did
-    too_long: ClassVar[str] = "the rest is cut"  # what becomes of longer examples
-    submissions: ClassVar[tuple[str, ...]] = ("glue", "elue")  # benchmarks whose files it can write
-    fields: ClassVar[Mapping[str, str]] = {"label": "string", "score": "float", "exit_layer": "int"}  # of a file's line
-    card: ClassVar[ModelCard] = CLASSIFIER
+    # defaults and formats
+    architecture: ClassVar[str] = "ForSequenceClassification"  # suffix of the transformers class name
+    head_module: ClassVar[str] = "classifier"  # name of a per-token head in that class
+    fixed_labels: ClassVar[tuple[str, ...] | None] = None  # names of the outputs, if fixed
+    inputs: ClassVar[tuple[str, ...] | None] = None  # columns of the examples, if fixed
+    default_max_length: ClassVar[int | None] = None  # in tokens; None: the published length of the recipe
+    truncation_note: ClassVar[str] = "longer texts are truncated"
+    submission_formats: ClassVar[tuple[str, ...]] = ("glue", "elue")  # benchmarks whose files it can write
+    fields: ClassVar[Mapping[str, str]] = {"label": "string", "score": "float", "exit_layer": "int"}  # of output files
+    card: ClassVar[ModelCard] = CLASSIFIER_CARD
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Name for messages."""
         return self.name.replace("_", " ")
 
-    def check_config(self, labels: int, ramp: str | None) -> None:  # noqa: B027 -- most have nothing to refuse
-        """Refuse a config that cannot be of this kind."""
+    def check_config(self, labels: int, ramp: str | None) -> None:  # noqa: B027 -- optional
+        """Raise if a config is not valid for this answer type."""
 
-    def columns(self, classes: int) -> int:
-        """How many numbers an exit gives per row."""
+    def num_columns(self, classes: int) -> int:
+        """Return the number of outputs of an exit per row."""
         return classes
 
-    def alternatives(self, classes: int) -> int:
-        """How many answers a probability is spread over."""
+    def num_alternatives(self, classes: int) -> int:
+        """Return the number of alternatives in a probability distribution."""
         return max(2, classes)
 
-    # -- one end: examples become rows -------------------------------------------------------------
+    # -- encoding: from examples to rows -----------------------------------------------------------
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, limit: int, pairs: bool | None = None) -> Encoder:
-        """What makes rows of at most `limit` tokens of examples; `pairs`: whether these are pairs of texts."""
+        """Return the encoder into rows of at most `limit` tokens; `pairs`: whether examples are pairs of texts."""
         return TextEncoder(tokenizer, limit, pairs)
 
     def encode(self, examples: Sequence[Any], tokenizer: PreTrainedTokenizerBase, limit: int) -> EncodedRows:
-        """Examples as rows."""
+        """Encode examples into rows."""
         return self.encoder(tokenizer, limit)(examples, 0)
 
-    def shortest_row(self, special_tokens: int) -> int:
-        """The least number of tokens that a row needs, of which so many are special."""
+    def min_row_length(self, special_tokens: int) -> int:
+        """Return the minimum number of tokens of a row, including its special tokens."""
         return special_tokens + 1
 
-    def example_for(self, pairs: bool | None) -> Any:
-        """Something to warm up with."""
+    def warmup_example(self, pairs: bool | None) -> Any:
+        """Return an example for warm-up."""
         return ("a text", "another text") if pairs else "a text to warm up with"
 
     def shared_texts(self, examples: Sequence[Any]) -> list[str]:
-        """Parts of examples that others may share, so that who was trained on one knows something of the other."""
+        """Return texts that several examples may share, such as contexts: they link held-out and training rows."""
         return []
 
     def targets(self, rows: EncodedRows, labels: Sequence[Any]) -> Array:
-        """What each row is trained on, from the examples' labels."""
+        """Return the training target of each row from the labels of the examples."""
         return np.asarray(labels)[rows.group]
 
-    # -- the other end: outputs become answers -----------------------------------------------------
+    # -- decoding: from outputs to predictions -----------------------------------------------------
 
-    def read(self, logits: Tensor, real: Callable[[], Tensor], marks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What an exit says of rows, (rows, columns), and every token's logits where it answers at tokens.
+    def summarize_logits(
+        self, logits: Tensor, real: Callable[[], Tensor], marks: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs of rows, (rows, columns), and the logits of all tokens for per-token heads (else None).
 
-        `logits` is what the head gives; `real()` is where tokens are real, (rows, tokens).
+        `logits` is the output of the head; `real()` is the mask of real tokens, (rows, tokens).
         """
         return logits, None
 
     def locate(self, logits: Array, rows: EncodedRows) -> Array:
-        """Outputs whose places in tokens have become places in the text, so that the rows are not needed any more."""
+        """Convert token positions in outputs to character positions, so that the rows are no longer needed."""
         return logits
 
-    def decode(self, outputs: RowOutputs, group: Array | None, examples: Sequence[Any] | None, by: Decoding) -> Answers:
-        """Examples' answers, made of their rows' located outputs; `group` says which rows belong together."""
-        return TextAnswers(outputs.layer, outputs.logits, outputs.exit, self, by.labels)
+    def decode(
+        self, outputs: RowOutputs, group: Array | None, examples: Sequence[Any] | None, decoding: Decoding
+    ) -> Answers:
+        """Return predictions from the located outputs of rows; `group` is the example index of each row."""
+        return TextAnswers(outputs.layer, outputs.logits, outputs.exit, self, decoding.labels)
 
     def model_outputs(self, tokens: Tensor | None, length: int) -> dict[str, Tensor]:
-        """What a model's output holds beside its logits, as transformers' own classes name it."""
+        """Return the fields of a model's output besides its logits, with the names of transformers."""
         return {}
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """The server's routes for this kind of answer."""
+        """Return the server routes of this answer type."""
         from offramp.answers.text_routes import ROUTES
 
         return ROUTES
 
-    # -- the answer --------------------------------------------------------------------------------
+    # -- predictions -------------------------------------------------------------------------------
 
     @abstractmethod
     def answers(self, logits: Array) -> Array:
-        """The answers to logits whose last axis is columns."""
+        """Return the predictions for logits; the last axis is columns."""
 
     @abstractmethod
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
-        """Which answers differ, (rows,)."""
+        """Return which predictions differ, (rows,)."""
 
     @abstractmethod
-    def wrong(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
-        """How wrong each answer is, from 0 to 1, (rows,)."""
+    def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
+        """Return the error of each prediction, from 0 to 1, (rows,)."""
 
     @abstractmethod
     def distance(self, answers: Array, labels: Array) -> Array:
-        """How far from the label, so that exits can be ranked; leading axes stay."""
+        """Return the distance to the label, for ranking exits; leading axes are kept."""
 
     @abstractmethod
-    def write(self, logits: Tensor, labels: Sequence[str]) -> Iterator[Written]:
-        """Each row's answer as users see it."""
+    def iter_predictions(self, logits: Tensor, labels: Sequence[str]) -> Iterator[RowPrediction]:
+        """Yield the label, the score and the probabilities of each row."""
 
     @abstractmethod
     def format(self, answer: Any, labels: Sequence[str]) -> str:
-        """One answer in words."""
+        """Format one prediction as text."""
 
     def format_label(self, label: Any, labels: Sequence[str]) -> str:
-        """A right answer in words."""
+        """Format a gold label as text."""
         return self.format(label, labels)
 
-    def same(self, choices: Array, others: Array) -> NDArray[np.bool_]:
-        """Which rows chose as another runtime's did, (rows,); both are (rows, n), made by `choice`."""
+    def same_choices(self, choices: Array, others: Array) -> NDArray[np.bool_]:
+        """Return which rows have the same `choice` in two runtimes, (rows,); both arrays are (rows, n)."""
         return np.asarray((choices == others).reshape(len(others), -1).all(1))
 
     def is_constant(self, answers: Array) -> bool:
-        """Whether all answers are the same, so that there is nothing to learn."""
+        """Whether all predictions are the same."""
         return len(np.unique(answers, axis=0)) == 1
 
-    def check_labels(self, labels: Sequence[Any]) -> None:  # noqa: B027 -- most have nothing to refuse
-        """Refuse training rows that there is nothing to learn from."""
+    def check_labels(self, labels: Sequence[Any]) -> None:  # noqa: B027 -- optional
+        """Raise if a model cannot be trained on these labels."""
 
     def label_array(self, labels: Sequence[Any]) -> Array:
-        """The labels of a data set, as metrics take them."""
+        """Return the labels of a dataset as an array for metrics."""
         return np.asarray(labels, dtype=np.int64)
 
-    def label_order(self, name: str, theirs: Sequence[str], ours: Sequence[str]) -> list[int]:
-        """Where each of our labels stands among another model's."""
-        names, needed = ([label.casefold() for label in labels] for labels in (theirs, ours))
-        if sorted(names) != sorted(needed):
-            raise BadModel(f"{name} answers with {', '.join(theirs)}, and this model with {', '.join(ours)}.")
-        return [names.index(label) for label in needed]
+    def label_order(self, name: str, other_labels: Sequence[str], labels: Sequence[str]) -> list[int]:
+        """Return the index of each label among the labels of the other model `name`."""
+        available, required = ([label.casefold() for label in names] for names in (other_labels, labels))
+        if sorted(available) != sorted(required):
+            raise BadModel(f"{name} predicts {', '.join(other_labels)}, but this model predicts {', '.join(labels)}.")
+        return [available.index(label) for label in required]
 
     def check_scores(self, all_scores: bool) -> None:
-        """Refuse to write scores that an answer does not have."""
+        """Raise if `all_scores` is set and there are no scores per label."""
         if all_scores and not self.has_scores:
-            raise BadValue(f"{self.title.capitalize()} has no labels with probabilities; leave `all_scores=` out.")
+            raise BadValue(f"`all_scores=` does not support {self.title}, which has no label probabilities; remove it.")
 
     def describe_labels(self, labels: Sequence[str]) -> str:
-        """What a card says about its labels."""
+        """Describe the labels for a model card."""
         return ", ".join(labels)
 
-    def describe_risk(self, of: str, tolerance: float | None) -> str:
-        """What a guarantee about `disagreement` or `accuracy` bounds, in words."""
-        if of == "accuracy":
-            return "accuracy lost against the full model"
-        return "answers that differ from the full model's"
+    def describe_risk(self, risk_type: str, tolerance: float | None) -> str:
+        """Return what follows "at most 1 %" in the sentence of a guarantee about `disagreement` or `accuracy`."""
+        if risk_type == "accuracy":
+            return "accuracy is lost compared with the full model"
+        return "of predictions differ from the full model's"
 
     def official_scores(
         self, answers: Mapping[str, Array], ids: Sequence[str] | None, labels: Sequence[Any] | None
     ) -> dict[str, dict[str, float]] | None:
-        """A benchmark's own scores of several lists of answers, by name; None where it has none of its own."""
+        """Return the official benchmark scores of several lists of predictions, by name; None if there are none."""
         return None
 
     def tuned_scores(
         self, outputs: RowOutputs, group: Array, examples: Sequence[Any], labels: Array
     ) -> dict[str, float]:
-        """What the best setting of `Decoding` would give on these rows; nothing where there is nothing to set."""
+        """Return the best `Decoding` setting on these rows and its score; empty if there is nothing to tune."""
         return {}
 
-    # -- exiting -----------------------------------------------------------------------------------
+    # -- exit decisions ----------------------------------------------------------------------------
 
     @abstractmethod
     def choice(self, logits: Tensor) -> Tensor:
-        """What patience compares from exit to exit, (rows, n)."""
+        """Return what patience compares between exits, (rows, n)."""
 
-    def agree(self, choice: Tensor, before: Tensor, tolerance: float | None) -> Tensor:
-        """Whether two exits chose the same, (rows,)."""
-        return (choice == before).all(-1)
+    def agree(self, choice: Tensor, previous: Tensor, tolerance: float | None) -> Tensor:
+        """Return whether two exits made the same choice, (rows,)."""
+        return (choice == previous).all(-1)
 
     @abstractmethod
     def entropy(self, logits: Tensor) -> Tensor:
-        """In nats, (rows,): finite and not negative for any finite logits."""
+        """Return the entropy in nats, (rows,); finite and non-negative for all finite logits."""
 
     @abstractmethod
     def confidence(self, logits: Tensor) -> Tensor:
-        """How probable the answer is, (rows,)."""
+        """Return the probability of the prediction, (rows,)."""
 
     @abstractmethod
     def margin(self, logits: Tensor) -> Tensor:
-        """How far ahead of the next answer it is, (rows,)."""
+        """Return the difference to the probability of the runner-up, (rows,)."""
 
     def log_odds(self, logits: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """What a risk model reads at an exit, (rows,), and what it remembers for the next exit."""
-        return torch.logit(self.confidence(logits), eps=LIKELIEST), {}
+        """Return the input of a risk model at an exit, (rows,), and the memory for the next exit."""
+        return torch.logit(self.confidence(logits), eps=LOG_ODDS_EPS), {}
 
     def certainty(self, logits: Array, exits: Array) -> NDArray[np.float64]:
-        """How certain rows were where they exited, (rows,); `logits` are (rows, exits, columns)."""
-        last = logits[np.arange(len(logits)), exits - 1].astype(np.float64)
-        return np.asarray(self.confidence(torch.from_numpy(last)).numpy(), dtype=np.float64)
+        """Return the certainty of rows at their exits, (rows,), for ranking; `logits` is (rows, exits, columns)."""
+        exit_logits = logits[np.arange(len(logits)), exits - 1].astype(np.float64)
+        return np.asarray(self.confidence(torch.from_numpy(exit_logits)).numpy(), dtype=np.float64)
 
     # -- training ----------------------------------------------------------------------------------
 
-    def apart(self, logits: Tensor) -> Tensor:
-        """Logits as rows with a class per column; a span's start and end are two such rows."""
+    def to_class_rows(self, logits: Tensor) -> Tensor:
+        """Return logits as rows with one class per column; the start and end of a span are two such rows."""
         return logits
 
     @abstractmethod
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """One exit's loss, a scalar.
+        """Return the loss of one exit, a scalar.
 
-        `weights` is one per class (multi-label: how much a label's yes counts); `smoothing` is for classes.
+        `weights` has one weight per class (multi-label: the positive weight per label); `smoothing` is label smoothing.
         """
 
     @abstractmethod
-    def imitation(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
-        """What another's logits ask of these, a scalar: T² · KL(softmax(teacher / T) ‖ softmax(logits / T)).
+    def distillation_loss(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
+        """Return T² · KL(softmax(teacher / T) ‖ softmax(logits / T)), a scalar.
 
-        The mean over rows and classes, as RomeBERT (arXiv:2101.09755) takes it, or of a KL `per_row`.
+        The mean over rows and classes, as in RomeBERT (arXiv:2101.09755), or over rows if `per_row`.
         """
 
     @abstractmethod
     def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """How wrong an exit is, from 0 to 1: what BERxiT's LTE learns to foresee; leading axes stay."""
+        """Return the error of an exit, from 0 to 1, that BERxiT's LTE learns to predict; leading axes are kept."""

@@ -1,4 +1,4 @@
-"""How well an answer's words match the right ones: exact match and F1, as SQuAD's official script defines them."""
+"""Exact match and token F1 of answers, as in SQuAD's official script."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import string
 from collections import Counter
 from collections.abc import Iterable
 
-__all__ = ["exact", "f1", "normalised"]
+__all__ = ["exact_match", "normalize_answer", "token_f1"]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_MARKS = str.maketrans("", "", string.punctuation)
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
-    """A text without case, ASCII punctuation, articles and superfluous white space."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_MARKS)).split())
+def normalize_answer(text: str) -> str:
+    """Lowercase a text and remove ASCII punctuation, articles and extra whitespace."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact(text: str, golds: Iterable[str]) -> float:
-    """1 if a text is one of the right answers, else 0; without any (that says something) the right one is none."""
-    return float(normalised(text) in _targets(golds))
+def exact_match(text: str, golds: Iterable[str]) -> float:
+    """Return 1 if a text is one of the gold answers, else 0; without gold answers, only the empty text is correct."""
+    return float(normalize_answer(text) in _normalized_golds(golds))
 
 
-def f1(text: str, golds: Iterable[str]) -> float:
-    """How well the words of a text match those of the right answer that they match best."""
-    return max(_overlap(normalised(text).split(), gold.split()) for gold in _targets(golds))
+def token_f1(text: str, golds: Iterable[str]) -> float:
+    """Return the largest token F1 of a text over the gold answers."""
+    return max(_overlap_f1(normalize_answer(text).split(), gold.split()) for gold in _normalized_golds(golds))
 
 
-def _targets(golds: Iterable[str]) -> list[str]:
-    return [gold for gold in map(normalised, golds) if gold] or [""]
+def _normalized_golds(golds: Iterable[str]) -> list[str]:
+    return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 
-def _overlap(words: list[str], gold: list[str]) -> float:
-    if not words or not gold:
-        return float(words == gold)
-    shared = (Counter(words) & Counter(gold)).total()
+def _overlap_f1(words: list[str], gold_words: list[str]) -> float:
+    if not words or not gold_words:
+        return float(words == gold_words)
+    shared = (Counter(words) & Counter(gold_words)).total()
     if not shared:
         return 0.0
-    precision, recall = shared / len(words), shared / len(gold)
+    precision, recall = shared / len(words), shared / len(gold_words)
     return 2 * precision * recall / (precision + recall)

@@ -1,4 +1,4 @@
-"""The server's route for questions about a context."""
+"""The server route for questions about a context."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from offramp.answers.answer import Endpoint
-from offramp.answers.request import Body, Parameters, TooLarge, Words
+from offramp.answers.request import Parameters, RequestBody, RequestText, TooLarge
 
 __all__ = ["ROUTES"]
 
-LONGEST = 100_000  # characters of a question and its context
+MAX_CHARS = 100_000  # of a question and its context
 
 
-class Question(Body):
+class AnswerRequest(RequestBody):
     """`POST /answer`."""
 
-    question: Words
-    context: Words
+    question: RequestText
+    context: RequestText
     parameters: Parameters | None = None
 
 
-def _examples(body: Question) -> list[tuple[str, str]]:
-    if len(body.question) + len(body.context) > LONGEST:
-        raise TooLarge(f"The question and its context have more than {LONGEST:,} characters.")
+def _examples(body: AnswerRequest) -> list[tuple[str, str]]:
+    if len(body.question) + len(body.context) > MAX_CHARS:
+        raise TooLarge(f"The question and its context have more than {MAX_CHARS:,} characters.")
     return [(body.question, body.context)]
 
 
-def _given(body: Question) -> dict[str, Any]:
-    asked = body.parameters or Parameters()
-    return {"truncate": True} | asked.model_dump(exclude_none=True, exclude={"top_k", "details"})
+def _parameters(body: AnswerRequest) -> dict[str, Any]:
+    parameters = body.parameters or Parameters()
+    return {"truncate": True} | parameters.model_dump(exclude_none=True, exclude={"top_k", "details"})
 
 
-def _reply(answers: Any, body: Question, about: Mapping[str, Any]) -> dict[str, Any]:
+def _reply(answers: Any, body: AnswerRequest, request_info: Mapping[str, Any]) -> dict[str, Any]:
     (answer,) = answers
     return {**answer.to_dict(), "score": answer.score}
 
 
 ROUTES = (
-    Endpoint("/answer", "the answer to a question in its context", Question, dict[str, Any], _examples, _given, _reply),
+    Endpoint(
+        "/answer", "Answer a question from its context", AnswerRequest, dict[str, Any], _examples, _parameters, _reply
+    ),
 )

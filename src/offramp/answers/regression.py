@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import AnswerType, Array, Written
+from offramp.answers.answer_type import AnswerType, Array, RowPrediction
 
 __all__ = ["Regression"]
 
-NEAREST = 1e-4  # of two values, in the units of the answer
+MIN_DISTANCE = 1e-4  # added to the difference of two values before the logarithm
 
 
 class Regression(AnswerType):
-    """The answer is the value; two agree within a tolerance, in the units of the answer."""
+    """The prediction is a value; two values agree within a tolerance in the units of the label."""
 
     name: ClassVar[str] = "regression"
-    short: ClassVar[str] = "regression"
+    cli_name: ClassVar[str] = "regression"
     metric: ClassVar[str] = "corr"
     metrics: ClassVar[tuple[str, ...]] = ("corr", "pearson", "spearmanr")
     has_labels: ClassVar[bool] = False
@@ -30,105 +30,105 @@ class Regression(AnswerType):
     needs_tolerance: ClassVar[bool] = True
 
     def answers(self, logits: Array) -> Array:
-        """Values."""
+        """Return the values."""
         return logits[..., 0].astype(np.float64)
 
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
-        """Beyond the tolerance."""
-        return np.asarray(np.abs(answers - others) > _given(tolerance))
+        """Return where the difference exceeds the tolerance."""
+        return np.asarray(np.abs(answers - others) > _required(tolerance))
 
-    def wrong(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
-        """1 beyond the tolerance."""
+    def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
+        """Return 1 where the difference exceeds the tolerance."""
         return self.differ(answers, labels, tolerance).astype(np.int64)
 
     def distance(self, answers: Array, labels: Array) -> Array:
-        """The absolute difference."""
+        """Return the absolute difference."""
         return np.asarray(np.abs(answers - labels))
 
-    def write(self, logits: Tensor, labels: Sequence[str]) -> Iterator[Written]:
-        """No label; the value."""
+    def iter_predictions(self, logits: Tensor, labels: Sequence[str]) -> Iterator[RowPrediction]:
+        """Yield no label and the value."""
         for values in logits.tolist():
             yield None, values[0], values
 
     def format(self, answer: Any, labels: Sequence[str]) -> str:
-        """With three decimals."""
+        """Return the value with three decimals."""
         return f"{float(answer):.3f}"
 
-    def same(self, choices: Array, others: Array) -> NDArray[np.bool_]:
-        """To a tenth of the spread."""
+    def same_choices(self, choices: Array, others: Array) -> NDArray[np.bool_]:
+        """Return where the difference is at most a tenth of the range of values."""
         return np.asarray(np.abs(choices - others).reshape(len(others), -1).max(1) <= np.ptp(others) / 10)
 
     def is_constant(self, answers: Array) -> bool:
-        """Values are not told apart."""
+        """Return False: constant values are accepted."""
         return False
 
     def label_array(self, labels: Sequence[Any]) -> Array:
-        """Values."""
+        """Return the values."""
         return np.asarray(labels, dtype=np.float64)
 
-    def label_order(self, name: str, theirs: Sequence[str], ours: Sequence[str]) -> list[int]:
-        """There is one output."""
+    def label_order(self, name: str, other_labels: Sequence[str], labels: Sequence[str]) -> list[int]:
+        """Return the only output."""
         return [0]
 
     def describe_labels(self, labels: Sequence[str]) -> str:
-        """It has none."""
+        """Return a description: there are no labels."""
         return "one number"
 
-    def describe_risk(self, of: str, tolerance: float | None) -> str:
-        """Beyond the tolerance."""
-        if of == "accuracy":
-            return f"answers lost, which are right within {tolerance:g} of the label"
-        return f"answers further than {tolerance:g} from the full model's"
+    def describe_risk(self, risk_type: str, tolerance: float | None) -> str:
+        """Return the same, with the tolerance."""
+        if risk_type == "accuracy":
+            return f"more predictions are further than {tolerance:g} from the label than with the full model"
+        return f"of predictions are further than {tolerance:g} from the full model's"
 
     def log_odds(self, logits: Tensor, memory: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """How near the value is to the exit's before: minus the logarithm of the distance.
+        """Return minus the logarithm of the difference from the previous exit's value.
 
-        A value has no probability, so this takes the place of its log-odds; the first exit has nothing to compare with.
+        A value has no probability, so this is used instead of log-odds; it is 0 at the first exit.
         """
         value = logits[:, 0]
         if memory is None:
             return torch.zeros_like(value), {"value": value}
-        return -torch.log((value - memory["value"]).abs() + NEAREST), {"value": value}
+        return -torch.log((value - memory["value"]).abs() + MIN_DISTANCE), {"value": value}
 
     def certainty(self, logits: Array, exits: Array) -> NDArray[np.float64]:
-        """What changes little from exit to exit is certain."""
+        """Return minus the largest change between consecutive exits."""
         if logits.shape[1] < 2:
             return np.zeros(len(logits))
         return np.asarray(-np.abs(np.diff(logits[..., 0], axis=1)).max(1), dtype=np.float64)
 
     def choice(self, logits: Tensor) -> Tensor:
-        """The value, (rows, 1)."""
+        """Return the value, (rows, 1)."""
         return logits
 
-    def agree(self, choice: Tensor, before: Tensor, tolerance: float | None) -> Tensor:
-        """Strictly below the tolerance, as in PABEE (arXiv:2006.04152)."""
-        return ((choice - before).abs() < _given(tolerance)).all(-1)
+    def agree(self, choice: Tensor, previous: Tensor, tolerance: float | None) -> Tensor:
+        """Return where the difference is strictly below the tolerance, as in PABEE (arXiv:2006.04152)."""
+        return ((choice - previous).abs() < _required(tolerance)).all(-1)
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """Of a softmax over one output, as the originals compute it: 0."""
+        """Return 0, the entropy of a softmax over one output, as the original implementations do."""
         return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1)
 
     def confidence(self, logits: Tensor) -> Tensor:
-        """Likewise: 1."""
+        """Return 1, the probability in a softmax over one output, as the original implementations do."""
         return torch.softmax(logits, dim=-1).amax(-1)
 
     def margin(self, logits: Tensor) -> Tensor:
-        """There is no next answer."""
-        raise NotImplementedError("a regression has no margin; Margin.check refuses it")
+        """Raise: there is no runner-up."""
+        raise NotImplementedError("a regression has no margin; Margin.check raises for it")
 
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return functional.mse_loss(logits, labels.to(logits.dtype).view_as(logits))
 
-    def imitation(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
-        """The squared distance to the teacher; the originals cannot do it."""
+    def distillation_loss(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
+        """Return the mean squared error to the teacher; the original implementations do not support regression."""
         return functional.mse_loss(logits, teacher)
 
     def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """|tanh(value − label)|."""
+        """Return |tanh(value − label)|."""
         return (logits.squeeze(-1) - labels.to(logits.dtype).view(-1)).tanh().abs()
 
 
-def _given(tolerance: float | None) -> float:
-    assert tolerance is not None, "whoever compares values checks that there is a tolerance"
+def _required(tolerance: float | None) -> float:
+    assert tolerance is not None, "callers check that a tolerance is set"
     return tolerance

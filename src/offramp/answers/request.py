@@ -1,4 +1,4 @@
-"""What the requests of all answer types have in common."""
+"""Request types shared by all answer types."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from offramp.errors import BadInput
 
-__all__ = ["Body", "Count", "Layers", "Parameters", "TooLarge", "Words"]
+__all__ = ["Count", "Layers", "Parameters", "RequestBody", "RequestText", "TooLarge"]
 
-Words = Annotated[StrictStr, Field(max_length=10_000_000)]
+RequestText = Annotated[StrictStr, Field(max_length=10_000_000)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Layers = Annotated[int, Field(ge=0, le=100_000)]  # 0: an exit on the embeddings
 
 
 class TooLarge(BadInput):
-    """A request that is larger than the server takes."""
+    """The request exceeds the size limit of the server."""
 
 
-class Body(BaseModel):
-    """A request; unknown fields are ignored, as the other servers do."""
+class RequestBody(BaseModel):
+    """A request body; unknown fields are ignored, as in other servers."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class Parameters(Body):
-    """What a request may ask for."""
+class Parameters(RequestBody):
+    """Options of a request."""
 
     top_k: Count | None = None
     truncate: StrictBool | None = None

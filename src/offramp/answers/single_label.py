@@ -11,85 +11,85 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer_type import AnswerType, Array, Written
+from offramp.answers.answer_type import AnswerType, Array, RowPrediction
 from offramp.errors import BadInput
 
 __all__ = ["SingleLabel", "divergence"]
 
 
 class SingleLabel(AnswerType):
-    """The answer is the likeliest class."""
+    """The prediction is the most probable class."""
 
     name: ClassVar[str] = "single_label_classification"
-    short: ClassVar[str] = "single-label"
+    cli_name: ClassVar[str] = "single-label"
     metric: ClassVar[str] = "acc"
     metrics: ClassVar[tuple[str, ...]] = ("acc", "f1_macro")
-    is_one_class: ClassVar[bool] = True
+    is_single_class: ClassVar[bool] = True
 
     def answers(self, logits: Array) -> Array:
-        """Class numbers."""
+        """Return class indices."""
         return logits.argmax(-1)
 
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
-        """Another class."""
+        """Return where the classes differ."""
         return np.asarray(answers != others)
 
-    def wrong(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
-        """0 or 1."""
+    def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
+        """Return 1 where the class is wrong."""
         return self.differ(answers, labels).astype(np.int64)
 
     def distance(self, answers: Array, labels: Array) -> Array:
-        """0 or 1."""
+        """Return 1 where the class is wrong."""
         return np.asarray(answers != labels, dtype=np.float64)
 
-    def write(self, logits: Tensor, labels: Sequence[str]) -> Iterator[Written]:
-        """The class, its probability, all probabilities."""
-        chances = torch.softmax(logits, dim=-1)
-        best, which = chances.max(-1)
-        for score, index, row in zip(best.tolist(), which.tolist(), chances.tolist(), strict=True):
+    def iter_predictions(self, logits: Tensor, labels: Sequence[str]) -> Iterator[RowPrediction]:
+        """Yield the class, its probability and all probabilities."""
+        probabilities = torch.softmax(logits, dim=-1)
+        best, indices = probabilities.max(-1)
+        for score, index, row in zip(best.tolist(), indices.tolist(), probabilities.tolist(), strict=True):
             yield labels[index], score, row
 
     def format(self, answer: Any, labels: Sequence[str]) -> str:
-        """The class."""
+        """Return the name of the class."""
         return labels[int(answer)]
 
     def check_labels(self, labels: Sequence[Any]) -> None:
-        """Refuse rows of one class."""
+        """Raise if there are fewer than two classes."""
         if len({*map(int, labels)}) < 2:
-            raise BadInput("The training rows are of one class only: there is nothing to tell apart.")
+            raise BadInput("The training rows have only one class; training needs at least two.")
 
     def choice(self, logits: Tensor) -> Tensor:
-        """The class, (rows, 1)."""
+        """Return the class, (rows, 1)."""
         return logits.argmax(-1, keepdim=True)
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """Of the softmax, between 0 and ln C."""
+        """Return the entropy of the softmax, between 0 and ln C."""
         return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1)  # entr(0) is 0, so no 0 · log 0
 
     def confidence(self, logits: Tensor) -> Tensor:
-        """The largest probability."""
+        """Return the largest probability."""
         return torch.softmax(logits, dim=-1).amax(-1)
 
     def margin(self, logits: Tensor) -> Tensor:
-        """The two largest probabilities' difference."""
+        """Return the difference of the two largest probabilities."""
         first, second = torch.softmax(logits, dim=-1).topk(2, dim=-1).values.unbind(-1)
         return first - second
 
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy."""
+        """Return the cross-entropy."""
         return functional.cross_entropy(logits, labels.view(-1).long(), weight=weights, label_smoothing=smoothing)
 
-    def imitation(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
-        """The divergence from the teacher."""
+    def distillation_loss(self, logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
+        """Return the divergence from the teacher."""
         return divergence(logits, teacher, temperature, per_row)
 
     def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 where the class is wrong."""
+        """Return 1 where the class is wrong."""
         return (logits.argmax(-1) != labels.view(-1)).to(logits.dtype)
 
 
 def divergence(logits: Tensor, teacher: Tensor, temperature: float, per_row: bool) -> Tensor:
-    """T² · KL(softmax(teacher / T) ‖ softmax(logits / T)), its mean over rows and classes or over rows."""
+    """Return T² · KL(softmax(teacher / T) ‖ softmax(logits / T)), the mean over rows and classes or over rows."""
     target = torch.log_softmax(teacher / temperature, dim=-1)
-    parts = target.exp() * (target - torch.log_softmax(logits / temperature, dim=-1))
-    return temperature**2 * (parts.sum(-1).mean() if per_row else parts.mean())
+    terms = target.exp() * (target - torch.log_softmax(logits / temperature, dim=-1))
+    return temperature**2 * (terms.sum(-1).mean() if per_row else terms.mean())

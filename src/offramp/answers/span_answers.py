@@ -1,4 +1,4 @@
-"""A question's answer, made of what an exit said about its windows."""
+"""Combine the outputs for the windows of a question into its answer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.answers.answer import Answer, Answers
-from offramp.answers.overlap import f1
-from offramp.answers.span_summary import BEST, CHOICE, CONFIDENCE, LOW, NULL
+from offramp.answers.overlap import token_f1
+from offramp.answers.span_summary import BEST, CHOICE, CONFIDENCE, MASKED_LOGIT, NULL
 from offramp.core.batch import EncodedRows
 
-__all__ = ["BestSpans", "SpanAnswer", "SpanAnswers", "best_no_answer", "best_spans", "located", "spots", "texts_of"]
+__all__ = [
+    "BestSpans",
+    "SpanAnswer",
+    "SpanAnswers",
+    "answer_texts",
+    "best_spans",
+    "char_positions",
+    "to_char_positions",
+    "tune_no_answer",
+]
 
 Array = NDArray[Any]
-SCORE, CHANCE, BEGIN, END = range(BEST.start, BEST.stop)
-LEAST = LOW / 2  # below it nothing could be a span
+SCORE, PROBABILITY, BEGIN, END = range(BEST.start, BEST.stop)
+MIN_SCORE = MASKED_LOGIT / 2  # below it, the window contains no possible span
 
 
 @dataclass(frozen=True, slots=True)
 class SpanAnswer(Answer):
-    """A question's answer: `label` is a part of its context, from character `start` to `end`; empty: it has none there.
+    """The answer to a question: `label` is its text in the context, from character `start` to `end`; empty: no answer.
 
-    `score` is the probability that the window which it came from gives it, `exit_layer` the deepest layer that one of
-    the question's windows exited at.
+    `score` is its probability in the window that it comes from, `exit_layer` the deepest exit layer of the question's
+    windows.
     """
 
     start: int | None
@@ -34,18 +43,23 @@ class SpanAnswer(Answer):
 
     @property
     def text(self) -> str:
-        """The answer in words."""
+        """Text of the answer."""
         return str(self.label)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a line of a file has it."""
-        place = {"answer": self.text, "score": round(self.score, 6), "start": self.start, "end": self.end}
-        return place | {"exit_layer": self.exit_layer}
+        """Return the answer as a dict with the answer type's `fields`."""
+        return {
+            "answer": self.text,
+            "score": round(self.score, 6),
+            "start": self.start,
+            "end": self.end,
+            "exit_layer": self.exit_layer,
+        }
 
 
 @dataclass(frozen=True)
 class SpanAnswers(Answers):
-    """Questions' answers, in the questions' order."""
+    """Answers in the order of the questions."""
 
     texts: NDArray[Any]
     scores: NDArray[np.float64]
@@ -59,93 +73,96 @@ class SpanAnswers(Answers):
 
     @property
     def values(self) -> Array:
-        """The texts."""
+        """Texts of the answers."""
         return self.texts
 
     @property
     def score(self) -> NDArray[np.float64]:
-        """As the windows give it."""
+        """Probability of each answer in its window."""
         return self.scores
 
-    def excerpt(self, index: int, example: Any, longest: int) -> str | list[str]:
-        """The question, and what stands around the answer."""
+    def excerpt(self, index: int, example: Any, max_length: int) -> str | list[str]:
+        """Return the question and the part of the context around the answer."""
         question, context = example
         middle = int(self.start[index] + self.end[index]) // 2
-        start = max(0, min(middle - longest // 2, len(context) - longest))
-        return [question, f"{'… ' if start else ''}{context[start : start + longest]}"]
+        start = max(0, min(middle - max_length // 2, len(context) - max_length))
+        return [question, f"{'… ' if start else ''}{context[start : start + max_length]}"]
 
 
 @dataclass(frozen=True)
 class BestSpans:
-    """Each question's answer: where it stands in its context, how probable its window finds it, and who said it."""
+    """The best span of each question: its position, probability and window."""
 
-    begin: NDArray[np.int64]  # in characters; begin = end: there is none
+    begin: NDArray[np.int64]  # in characters; begin = end: no answer
     end: NDArray[np.int64]
     score: NDArray[np.float64]
-    window: NDArray[np.int64]  # the row that it came from
-    null: NDArray[np.float64]  # how much better "no answer" scores than the best span: SQuAD 2.0's `null_odds`
+    window: NDArray[np.int64]  # row of the window
+    null: NDArray[np.float64]  # score of "no answer" minus that of the best span: SQuAD 2.0's `null_odds`
 
 
-def located(summaries: Array, rows: EncodedRows) -> Array:
-    """The same with the best span's place in characters of its context; (windows, exits, …) or (windows, …)."""
-    made = np.array(summaries, dtype=np.float32)
-    numbers = np.arange(len(made)).reshape(-1, *[1] * (made.ndim - 2))
-    starts, ends = (made[..., column].astype(np.int64).clip(0) for column in (BEGIN, END))
-    made[..., BEGIN], made[..., END] = spots(rows, np.broadcast_to(numbers, starts.shape), starts, ends)
-    return made
+def to_char_positions(summaries: Array, rows: EncodedRows) -> Array:
+    """Convert the position of the best span from tokens to characters; (windows, exits, …) or (windows, …)."""
+    converted = np.array(summaries, dtype=np.float32)
+    row_indices = np.arange(len(converted)).reshape(-1, *[1] * (converted.ndim - 2))
+    starts, ends = (converted[..., column].astype(np.int64).clip(0) for column in (BEGIN, END))
+    row_indices = np.broadcast_to(row_indices, starts.shape)
+    converted[..., BEGIN], converted[..., END] = char_positions(rows, row_indices, starts, ends)
+    return converted
 
 
-def spots(rows: EncodedRows, numbers: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
-    """Where spans of tokens of some rows stand in their contexts, in characters."""
+def char_positions(rows: EncodedRows, row_indices: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
+    """Return the character positions of token spans in the contexts of these rows."""
     assert rows.begins is not None and rows.ends is not None
-    first = rows.begins.starts[numbers]
-    return rows.begins.values[first + starts], rows.ends.values[first + ends]
+    offsets = rows.begins.starts[row_indices]
+    return rows.begins.values[offsets + starts], rows.ends.values[offsets + ends]
 
 
-def best_spans(summaries: Array, owner: NDArray[np.int64], no_answer: float | None = None) -> BestSpans:
-    """The best span of each question's windows, (windows, columns) with places in characters; `owner` ascends.
+def best_spans(summaries: Array, group: NDArray[np.int64], no_answer: float | None = None) -> BestSpans:
+    """Return the best span over the windows of each question.
 
-    With a number for `no_answer` a question gets none where "no answer", at the window that finds it least likely,
-    scores higher by more than that.
+    `summaries` is (windows, columns) with character positions; `group`, ascending, is the question of each window. If
+    `no_answer` is set, a question has no answer if "no answer" scores higher by more than that in its least favourable
+    window.
     """
     scores = np.asarray(summaries[:, SCORE], dtype=np.float64)
-    nulls = np.asarray(summaries[:, NULL], dtype=np.float64).sum(1)
-    order = np.lexsort((-scores, owner))  # stable: of equal scores the first window
-    _, first = np.unique(owner[order], return_index=True)
+    null_scores = np.asarray(summaries[:, NULL], dtype=np.float64).sum(1)
+    order = np.lexsort((-scores, group))  # stable: the first window wins ties
+    _, first = np.unique(group[order], return_index=True)
     window = order[first]
-    null = np.minimum.reduceat(nulls, np.flatnonzero(np.diff(owner, prepend=-1))) - scores[window]
+    null = np.minimum.reduceat(null_scores, np.flatnonzero(np.diff(group, prepend=-1))) - scores[window]
     best = summaries[window]
     begin, end = (np.asarray(best[:, column], dtype=np.int64) for column in (BEGIN, END))
-    chance = np.asarray(best[:, CHANCE], dtype=np.float64)
-    empty = scores[window] <= LEAST
+    probability = np.asarray(best[:, PROBABILITY], dtype=np.float64)
+    is_empty = scores[window] <= MIN_SCORE
     if no_answer is not None:
-        empty |= null > no_answer
-        nothing = (best[:, CHOICE] == 0).all(-1)  # else it is a little less sure than the window's span
-        chance = np.where(empty, np.where(nothing, best[:, CONFIDENCE], 1 - chance), chance)
-    return BestSpans(np.where(empty, 0, begin), np.where(empty, 0, end), chance, window, null)
+        is_empty |= null > no_answer
+        is_null_choice = (best[:, CHOICE] == 0).all(-1)  # otherwise a span is slightly more probable in the window
+        null_probability = np.where(is_null_choice, best[:, CONFIDENCE], 1 - probability)
+        probability = np.where(is_empty, null_probability, probability)
+    return BestSpans(np.where(is_empty, 0, begin), np.where(is_empty, 0, end), probability, window, null)
 
 
-def texts_of(found: BestSpans, contexts: Sequence[str]) -> Array:
-    """The answers in words, without space around them; an array of texts."""
-    spans = zip(contexts, found.begin.tolist(), found.end.tolist(), strict=True)
-    made = np.empty(len(found.begin), dtype=object)
-    made[:] = [context[begin:end].strip() for context, begin, end in spans]
-    return made
+def answer_texts(spans: BestSpans, contexts: Sequence[str]) -> Array:
+    """Return the texts of spans without surrounding whitespace, as an object array."""
+    positions = zip(contexts, spans.begin.tolist(), spans.end.tolist(), strict=True)
+    texts = np.empty(len(spans.begin), dtype=object)
+    texts[:] = [context[begin:end].strip() for context, begin, end in positions]
+    return texts
 
 
-def best_no_answer(summaries: Array, owner: Array, contexts: Sequence[str], golds: Array) -> dict[str, float]:
-    """The `no_answer` that gives the best F1 on these questions, and that F1."""
-    found = best_spans(summaries, np.asarray(owner))
-    texts = texts_of(found, contexts)
-    said, none = (
-        np.array([f1(text, right) for text, right in zip(each, golds, strict=True)])
-        for each in (texts, [""] * len(texts))
+def tune_no_answer(summaries: Array, group: Array, contexts: Sequence[str], golds: Array) -> dict[str, float]:
+    """Return the `no_answer` with the best F1 on these questions, and that F1."""
+    spans = best_spans(summaries, np.asarray(group))
+    texts = answer_texts(spans, contexts)
+    answered_f1, empty_f1 = (
+        np.array([token_f1(text, gold_texts) for text, gold_texts in zip(answers, golds, strict=True)])
+        for answers in (texts, [""] * len(texts))
     )
-    order = np.argsort(found.null, kind="stable")
-    values = none.sum() + np.cumsum([0.0, *(said - none)[order]])  # the first so many are answered
-    most = int(values.argmax())
-    odds = found.null[order]
+    order = np.argsort(spans.null, kind="stable")
+    totals = empty_f1.sum() + np.cumsum([0.0, *(answered_f1 - empty_f1)[order]])  # if the first n are answered
+    best = int(totals.argmax())
+    odds = spans.null[order]
     edges = np.array([odds[0] - 1, *odds, odds[-1] + 1])
-    number = float((edges[most] + edges[most + 1]) / 2) if 0 < most < len(odds) else float(edges[most + (most > 0)])
-    reached = np.where(found.null > number, none, said).mean()  # of equal odds all or none are answered
-    return {"no_answer": number, "f1": 100 * float(reached)}
+    threshold = float((edges[best] + edges[best + 1]) / 2) if 0 < best < len(odds) else float(edges[best + (best > 0)])
+    best_f1 = np.where(spans.null > threshold, empty_f1, answered_f1).mean()  # equal odds are treated alike
+    return {"no_answer": threshold, "f1": 100 * float(best_f1)}

@@ -1,4 +1,4 @@
-"""Texts and pairs of texts as rows of tokens, one row each."""
+"""Encode texts and pairs of texts into rows of tokens, one row each."""
 
 from __future__ import annotations
 
@@ -17,89 +17,93 @@ if TYPE_CHECKING:
 
 __all__ = ["TextEncoder"]
 
-SLICE = 128  # texts that are tokenised together
-ENOUGH = 40  # characters of a text per token of the limit; if they do not fill it,
-LONGEST = 1_000_000  # characters are tokenised, and what is beyond them is never read
+CHUNK_SIZE = 128  # texts that are tokenized together
+CHARS_PER_TOKEN = 40  # of a long text, only this many characters per token of the limit are tokenized;
+MAX_CHARS = 1_000_000  # if they give too few tokens, this many are, and the rest is never read
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A tokenizer, the most tokens of a text, and whether texts are pairs (None: either)."""
+    """Encodes texts with a tokenizer into at most `limit` tokens; `pairs`: whether texts are pairs (None: either)."""
 
     tokenizer: PreTrainedTokenizerBase
     limit: int
     pairs: bool | None = None
 
     def __call__(self, texts: Sequence[Any], seen: int) -> EncodedRows:
-        """A row per text; `seen` texts came before these."""
-        single = [_is_single(text, seen + number) for number, text in enumerate(texts, 1)]
-        if self.pairs in single:
-            number = seen + single.index(bool(self.pairs)) + 1
-            ours, theirs = ("a single text", "pairs") if self.pairs else ("a pair", "single texts")
-            raise BadInput(f"Text {number} is {ours}, and this model was trained on {theirs}.")
+        """Return one row per text; `seen` is the number of texts before these."""
+        is_single = [_is_single_text(text, seen + number) for number, text in enumerate(texts, 1)]
+        if self.pairs in is_single:
+            number = seen + is_single.index(bool(self.pairs)) + 1
+            actual, expected = ("a single text", "pairs") if self.pairs else ("a pair", "single texts")
+            raise BadInput(f"Text {number} is {actual}, but this model was trained on {expected}.")
         ids: list[list[int]] = [[]] * len(texts)
         types: list[list[int]] = [[]] * len(texts)
-        truncated = 0
-        for kind in set(single):  # the tokenizer takes single texts or pairs, not both at once
-            rows = [row for row, is_single in enumerate(single) if is_single is kind]
-            for start in range(0, len(rows), SLICE):  # what is cut off a long text is kept as long as its slice
-                some = rows[start : start + SLICE]
-                first = [texts[row] if kind else texts[row][0] for row in some]
-                second = None if kind else [texts[row][1] for row in some]
-                *encoded, cut = self._encode(first, second, seen + some[0] + 1)
-                truncated += cut
-                for row, *tokens in zip(some, *encoded, strict=True):
+        num_truncated = 0
+        for single in set(is_single):  # the tokenizer takes either single texts or pairs
+            rows = [row for row, row_is_single in enumerate(is_single) if row_is_single is single]
+            for start in range(0, len(rows), CHUNK_SIZE):  # limits the memory for overflowing tokens
+                chunk = rows[start : start + CHUNK_SIZE]
+                first = [texts[row] if single else texts[row][0] for row in chunk]
+                second = None if single else [texts[row][1] for row in chunk]
+                *encoded, chunk_truncated = self._encode(first, second, seen + chunk[0] + 1)
+                num_truncated += chunk_truncated
+                for row, *tokens in zip(chunk, *encoded, strict=True):
                     ids[row], types[row] = tokens
         has_types = "token_type_ids" in self.tokenizer.model_input_names
-        types_of = Ragged.of(types) if has_types else None
-        return EncodedRows(texts, Ragged.of(ids), types_of, np.arange(len(texts)), truncated=truncated)
+        type_rows = Ragged.from_lists(types) if has_types else None
+        return EncodedRows(texts, Ragged.from_lists(ids), type_rows, np.arange(len(texts)), truncated=num_truncated)
 
     def _encode(
         self, first: list[Any], second: list[Any] | None, number: int
     ) -> tuple[list[list[int]], list[list[int]], int]:
-        encoded, cut = self._tokenised(first, second, number)
-        # without special tokens an empty text has no token at all; one pad stands for it
+        encoded, shortened = self._tokenize(first, second, number)
+        # without special tokens, an empty text has no tokens: use one padding token
         ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded["input_ids"]]
-        truncated = len(cut | self._overflowing(encoded))
-        return ids, [row or [0] for row in encoded.get("token_type_ids", ids)], truncated
+        num_truncated = len(shortened | self._overflowing(encoded))
+        return ids, [row or [0] for row in encoded.get("token_type_ids", ids)], num_truncated
 
-    def _tokenised(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[Any, set[int]]:
-        """Tokens, and the texts that were cut before: of very long ones only as much is read as gives enough tokens."""
-        for most in (ENOUGH * self.limit, LONGEST):
-            parts = [texts and [self._start(text, most) for text in texts] for texts in (first, second)]
+    def _tokenize(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[Any, set[int]]:
+        """Return the tokens and the rows of very long texts, of which only the required part was tokenized."""
+        for max_chars in (CHARS_PER_TOKEN * self.limit, MAX_CHARS):
+            parts = [texts and [self._shorten(text, max_chars) for text in texts] for texts in (first, second)]
             try:
                 encoded = self.tokenizer(
                     *parts, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
                 )
             except (TypeError, UnicodeEncodeError) as err:
                 raise BadInput(
-                    f"A text from text {number} on cannot be encoded as UTF-8; is half a character pair in it?"
+                    f"Text {number} or one of the next texts cannot be encoded as UTF-8; "
+                    "it may contain an unpaired surrogate."
                 ) from err
-            long = {row for texts in (first, second or ()) for row, text in enumerate(texts) if len(text) > most}
-            if long <= self._overflowing(encoded):
+            shortened = {
+                row for texts in (first, second or ()) for row, text in enumerate(texts) if len(text) > max_chars
+            }
+            if shortened <= self._overflowing(encoded):
                 break
-        return encoded, long
+        return encoded, shortened
 
-    def _start(self, text: str, most: int) -> str:
-        """The part of a text that may not be cut off; it ends between two words, where there are any."""
-        if len(text) <= most:
+    def _shorten(self, text: str, max_chars: int) -> str:
+        """Return at most `max_chars` characters from the side that is not truncated, cut at a space if possible."""
+        if len(text) <= max_chars:
             return text
         if self.tokenizer.truncation_side == "left":
-            return text[max(text.find(" ", len(text) - most, len(text) - most // 2), len(text) - most) :]
-        place = text.rfind(" ", most // 2, most)
-        return text[: place if place > 0 else most]
+            start = len(text) - max_chars
+            return text[max(text.find(" ", start, len(text) - max_chars // 2), start) :]
+        space = text.rfind(" ", max_chars // 2, max_chars)
+        return text[: space if space > 0 else max_chars]
 
     def _overflowing(self, encoded: Any) -> set[int]:
-        """The rows that had more tokens than the limit."""
+        """Return the rows with more tokens than the limit."""
         full = {index for index, row in enumerate(encoded["input_ids"]) if len(row) >= self.limit}
         if full and encoded.encodings is not None:
             full = {index for index in full if encoded.encodings[index].overflowing}
         return full
 
 
-def _is_single(text: Text, number: int) -> bool:
+def _is_single_text(text: Text, number: int) -> bool:
     if isinstance(text, str):
         return True
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return False
-    raise BadInput(f"Text {number} is {text!r:.60}; a text is a string or a pair of strings.")
+    raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")

@@ -1,1 +1,1 @@
-"""The verbs of the package, a function each; the command line is a thin skin over them."""
+"""The public functions, one for each command of `offramp`."""

@@ -1,4 +1,4 @@
-"""`offramp.adapt`: a fine-tuned model, faster."""
+"""`offramp.adapt`: make a fine-tuned model faster."""
 
 from __future__ import annotations
 
@@ -21,19 +21,26 @@ __all__ = ["AdaptResult", "adapt"]
 
 @dataclass(frozen=True)
 class AdaptResult:
-    """A faster model, or why there is none.
+    """Result of `offramp.adapt`: a faster model, or the reason why there is none.
 
-    `guarantee` is what holds, as a sentence; `speedup` was measured against the original in one run; `report` is a
-    page that shows where texts exit and which answers differ. Where nothing is saved within the risk, `folder` is None,
-    `reason` says why, and the result is false.
+    The result is false (`if not result`) if no setting was faster within the risk.
+
+    Attributes:
+        folder: the model folder, or None if nothing was written.
+        backend: runtime that the model was adapted for.
+        layers: layers with an exit, the last layer included.
+        guarantee: the guarantee as a sentence, or None.
+        speedup: measured speedup over the original model, or None.
+        measured: the measured speed as a sentence, with the machine.
+        reason: why there is no faster model, or None.
     """
 
     folder: Path | None
     backend: str
-    layers: tuple[int, ...]  # that have an exit
+    layers: tuple[int, ...]
     guarantee: str | None
     speedup: float | None
-    measured: str  # the speed in a sentence, with the machine
+    measured: str
     reason: str | None = None
 
     def __bool__(self) -> bool:
@@ -41,29 +48,52 @@ class AdaptResult:
 
     @property
     def report(self) -> Path | None:
-        """One HTML page."""
+        """HTML page that shows where texts exit and which predictions change, or None."""
         return None if self.folder is None else self.folder / "report.html"
 
     def load(self, **options: Any) -> Runner:
-        """The model, on the backend that it was adapted for; options are those of `offramp.load`."""
+        """Load the model on the backend that it was adapted for.
+
+        Args:
+            options: arguments of `offramp.load`.
+
+        Returns:
+            The loaded model.
+
+        Examples:
+            >>> runner = result.load(threads=2)
+        """
         from offramp.runtimes.loading import load
 
         if self.folder is None:
-            raise BadValue(f"There is no faster model: {self.reason}")
+            raise BadValue(f"No faster model was written: {self.reason}")
         return load(self.folder, self.backend, **options)
 
     def predict(self, texts: Any, **options: Any) -> Iterator[Answer]:
-        """One answer after the other; options are those of `Runner.predict`."""
-        from offramp.data.given import given, is_table
+        """Predict texts with the adapted model.
+
+        Args:
+            texts: texts, text pairs, or a table.
+            options: arguments of `Runner.predict`.
+
+        Returns:
+            An iterator of predictions, in the order of the texts.
+
+        Examples:
+            >>> for prediction in result.predict(["a lovely film"]):
+            ...     print(prediction.label, prediction.exit_layer)
+        """
+        from offramp.data.input_data import is_table, resolve_input
 
         runner = self.load()
-        return runner.predict(given(texts).read(runner.config.inputs) if is_table(texts) else texts, **options)
+        return runner.predict(resolve_input(texts).read(runner.config.inputs) if is_table(texts) else texts, **options)
 
     def __str__(self) -> str:
         if self.folder is None:
             return str(self.reason)
         exits = ", ".join(map(str, self.layers))
-        return f"{self.guarantee}\n{self.measured}\n{self.folder}: exits on {exits}; {self.report} shows it."
+        written = f"Wrote {self.folder} with exits on layers {exits}; open {self.report} for the report."
+        return f"{self.guarantee}\n{self.measured}\n{written}"
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{escape(line)}</p>" for line in str(self).splitlines())
@@ -97,39 +127,46 @@ def adapt(
     resume: bool = False,
     overwrite: bool = False,
 ) -> AdaptResult:
-    """Make a fine-tuned classifier or regression faster, with a guarantee about its answers; no labels are needed.
+    """Make a fine-tuned classifier or regression model faster, with a guarantee on its predictions.
+
+    The encoder and the head of the model are not changed. Early exits are trained to reproduce its predictions, the
+    fastest set of exits is kept, and held-out texts test the guarantee. No labels are needed.
 
     Args:
-        model: the fine-tuned model, a folder or a name on the Hub; it is not changed.
-        texts: a few thousand texts like those that it will see: a list or an iterator (pairs are tuples), a column, a
-            table, or a file.
+        model: the fine-tuned model, a folder or a name on the Hugging Face Hub; it is not changed.
+        texts: a few thousand texts like those the model will see: a list or an iterator (pairs are tuples), a column,
+            a table, or a file.
         output: the model folder to write.
-        risk: maximum fraction of answers that differ from the model's.
+        risk: maximum fraction of predictions that differ from the model's.
         confidence: confidence level of the guarantee.
-        tolerance: of a regression, how far apart two values still agree.
-        backend: what shall run it: torch, onnx or openvino.
-        int8: on onnx or openvino: auto, static, token, dynamic or none.
-        batch: texts that are served together.
-        threads: CPU threads.
-        policy: auto, or a policy with a threshold.
-        exits: where exits may be: "all", or a list of layers.
-        heads: what the exits are: attention, linear or pooler.
-        queries: learned queries of an attention head.
-        query_width: the width of a query.
-        epochs: passes over the texts to learn from; None: 3 to 10, by how many there are.
-        minutes: at most, for the learning.
-        seed: of everything random.
-        text_column: the column of the text.
-        pair_column: the column of the second text of each pair.
-        input_format: how a file is read; None: by its ending.
-        header: whether TSV and CSV have a header; without one columns are "1", "2", ….
-        max_length: maximum tokens of a text; the rest is cut.
-        resume: go on with a run that was interrupted.
+        tolerance: for a regression, the maximum difference that counts as unchanged.
+        backend: runtime for inference: "torch", "onnx" or "openvino".
+        int8: quantization for onnx and openvino: "auto", "static", "token", "dynamic" or "none".
+        batch: batch size to optimize for.
+        threads: number of CPU threads; None for torch's choice.
+        policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
+        exits: layers that may get an exit: "all" or a list.
+        heads: exit heads: "attention", "linear" or "pooler".
+        queries: learned queries per attention head.
+        query_width: width of a query.
+        epochs: training epochs; None for 3 to 10, depending on the number of texts.
+        minutes: maximum training time in minutes.
+        seed: random seed.
+        text_column: column with the text.
+        pair_column: column with the second text of each pair.
+        max_length: maximum tokens per text; longer texts are truncated.
+        input_format: format of a file; None to infer it from the extension.
+        header: whether TSV and CSV files have a header line; otherwise columns are called "1", "2", ….
+        resume: continue an interrupted run.
         overwrite: replace the model in `output`.
 
-    >>> fast = offramp.adapt("my-classifier", texts, output="fast", risk=0.02)        # doctest: +SKIP
-    >>> print(fast.guarantee, fast.speedup, fast.report)                              # doctest: +SKIP
-    >>> for answer in fast.predict(more_texts): ...                                   # doctest: +SKIP
+    Returns:
+        The guarantee, the measured speedup and the folder; false if no setting is faster within the risk.
+
+    Examples:
+        >>> result = offramp.adapt("my-classifier", texts, output="fast", risk=0.02)
+        >>> print(result.guarantee, result.speedup)
+        >>> predictions = list(result.predict(more_texts))
     """
     from offramp.extras import require
 
@@ -138,7 +175,7 @@ def adapt(
     from offramp.adaptation.run import adapt as run
     from offramp.calibration.risks import Guarantee
     from offramp.calibration.tuning.choosing import TuneOptions
-    from offramp.data.given import check, given
+    from offramp.data.input_data import check_exists, resolve_input
     from offramp.model.attach import ExitOptions
     from offramp.runtimes import RUNTIMES
     from offramp.training.imitation.heads import ImitationOptions
@@ -146,16 +183,16 @@ def adapt(
     check_counts(batch=batch, queries=queries, query_width=query_width, max_length=max_length, threads=threads)
     for name, value in (("epochs", epochs), ("minutes", minutes)):
         if value is not None and not 0 < value < 1e6:
-            raise BadValue(f"`{name}` is {value:g}; it is above 0 and finite.")
+            raise BadValue(f"`{name}` must be positive and finite, got {value:g}.")
     if not 0 <= seed < 2**32:
-        raise BadValue(f"`seed` is {seed}; it is from 0 to {2**32 - 1:,}.")
+        raise BadValue(f"`seed` must be between 0 and {2**32 - 1:,}, got {seed}.")
     if RUNTIMES[backend].loader is not None:
-        raise BadValue(f"`backend` is {backend!r}, which cannot be adapted for; use torch, onnx or openvino.")
+        raise BadValue(f"`backend` must be torch, onnx or openvino, got {backend!r}.")
     RUNTIMES[backend].check_scales(int8)
     RUNTIMES[backend].check()
     columns = {"text_column": text_column, "pair_column": pair_column, "input_format": input_format}
-    rows = given(texts, header=header, **columns)
-    check(rows)
+    rows = resolve_input(texts, header=header, **columns)
+    check_exists(rows)
     options = AdaptOptions(
         str(output),
         ExitOptions(exits, heads, queries=queries, query_width=query_width),
@@ -167,7 +204,7 @@ def adapt(
         overwrite,
     )
     guarantee = Guarantee("disagreement", risk, confidence, tolerance=tolerance)
-    made = run(str(model), rows, guarantee, options)
-    if not made.layers:
-        return AdaptResult(None, backend, (), None, None, "", made.sentence)
-    return AdaptResult(Path(output), backend, made.layers, made.sentence, made.speedup, made.measured)
+    adapted = run(str(model), rows, guarantee, options)
+    if not adapted.layers:
+        return AdaptResult(None, backend, (), None, None, "", adapted.sentence)
+    return AdaptResult(Path(output), backend, adapted.layers, adapted.sentence, adapted.speedup, adapted.measured)

@@ -1,4 +1,4 @@
-"""`offramp.calibrate`: the cheapest threshold within a guarantee."""
+"""`offramp.calibrate`: choose the fastest threshold that satisfies a guarantee."""
 
 from __future__ import annotations
 
@@ -40,37 +40,42 @@ def calibrate(
     announce: Callable[[str], None] | None = None,
     **data: Unpack[DataArguments],
 ) -> CalibrationResult:
-    """Choose the cheapest threshold that keeps a guarantee, and write it into the model folder.
+    """Choose the fastest exit threshold that satisfies a statistical guarantee, and save it in the model folder.
 
-    The guarantee is about answers that differ from the full model's (no labels needed), or about accuracy lost against
-    labels. Without `texts` the rows are those that training set aside. Where it cannot be kept, the result is false
-    and nothing is changed.
+    The guarantee limits either the predictions that differ from the full model's (no labels needed) or the accuracy
+    lost. Without `texts`, the calibration rows are those that training held out. If no threshold satisfies the
+    guarantee, nothing is changed.
 
     Args:
         model: a model folder.
-        texts: texts, a table or a file that the model was not trained on.
-        labels: of texts in memory, for a guarantee about accuracy.
-        risk: maximum fraction of changed answers, or of accuracy lost (default: 0.01).
-        confidence: confidence level (default: 0.95).
+        texts: calibration texts, a table or a file; none of them may have been used for training.
+        labels: labels of `texts` in memory, for a guarantee on accuracy.
+        risk: maximum fraction of changed predictions, or of accuracy lost (default: 0.01).
+        confidence: confidence level of the guarantee (default: 0.95).
         risk_type: "disagreement" (default) or "accuracy".
-        test: auto, binomial, betting or hoeffding-bentkus.
-        tolerance: of a regression, how far off a value may be.
-        reference: a model, or a file of texts and labels, whose answers are to be kept instead of the full model's.
-        speedup: no guarantee, but the best quality at so many times fewer layers.
-        policy: whose number is chosen; several are searched on half the rows; "auto": entropy or risk.
-        per_exit: a threshold for every exit, searched on half the rows.
-        temperature: first fit a temperature per exit, on a quarter of the rows.
-        trace: a trace of the rows to read, or to record there.
-        backend: what runs it: torch, or what it was exported for.
-        device: cpu, cuda, mps …; None: an accelerator if available.
-        dtype: float32, bfloat16 or float16.
-        threads: CPU threads.
-        max_length: maximum tokens of a text; the rest is cut.
-        announce: is told the guarantee before anything is written; if it raises, the model stays as it was.
-        data: where the rows are, as in `offramp.evaluate`.
+        test: statistical test: "auto" (default), "binomial", "betting" or "hoeffding-bentkus".
+        tolerance: for a regression, the maximum difference that counts as unchanged.
+        reference: a model, or a file of texts and labels, to compare predictions with instead of the full model.
+        speedup: no guarantee, but the best quality with this many times fewer layers.
+        policy: exit policy to calibrate (default: the model's, else entropy). With several, one is chosen on half of
+            the rows; "auto" chooses between entropy and risk.
+        per_exit: choose a separate threshold per exit on half of the rows.
+        temperature: first fit a temperature per exit on a quarter of the rows.
+        trace: a trace of the rows to read, or to record if the file does not exist.
+        backend: runtime for inference: "torch", or one that the model was exported for.
+        device: "cpu", "cuda", "mps", …; None for an accelerator if available.
+        dtype: "float32" (default), "bfloat16" or "float16".
+        threads: number of CPU threads; None for torch's choice.
+        max_length: maximum tokens per text; longer texts are truncated.
+        announce: function called with the guarantee before anything is written; if it raises, nothing is changed.
+        data: where the rows are; see `offramp.evaluate`.
 
-    >>> result = offramp.calibrate("my-model", texts, risk=0.02, confidence=0.9)      # doctest: +SKIP
-    >>> result.policy, result.guarantee                                              # doctest: +SKIP
+    Returns:
+        The policy, the guarantee and its evidence; false if no threshold satisfies the guarantee.
+
+    Examples:
+        >>> result = offramp.calibrate("my-model", texts, risk=0.02, confidence=0.9)
+        >>> print(result.policy, result.guarantee)
     """
     from offramp.extras import require
 
@@ -84,12 +89,12 @@ def calibrate(
     check_folder(str(model))
     for name, value in (("risk_type", risk_type), ("risk", risk), ("confidence", confidence), ("test", test)):
         if speedup is not None and value is not None:
-            raise BadValue(f"`speedup=` makes no guarantee; leave `{name}=` out.")
-    usual = Guarantee()
+            raise BadValue(f"`speedup=` gives no guarantee; remove `{name}=`.")
+    default = Guarantee()
     guarantee = Guarantee(
-        risk_type or usual.risk_type,
-        usual.risk if risk is None else risk,
-        usual.confidence if confidence is None else confidence,
+        risk_type or default.risk_type,
+        default.risk if risk is None else risk,
+        default.confidence if confidence is None else confidence,
         test or "auto",
         tolerance,
     )

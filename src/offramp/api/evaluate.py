@@ -1,4 +1,4 @@
-"""`offramp.evaluate` and `offramp.compare`: what exits are worth, what policies cost, side by side."""
+"""`offramp.evaluate` and `offramp.compare`: quality and speed of exits and exit policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from offramp.api.options import DataArguments, check_counts, data_options
 from offramp.errors import BadInput, BadValue
 
 if TYPE_CHECKING:
-    from offramp.evaluation.compare import Compared
+    from offramp.evaluation.compare import CurveComparison
     from offramp.evaluation.results import Evaluation
 
 __all__ = ["Comparison", "EvaluationResult", "compare", "evaluate"]
@@ -24,14 +24,19 @@ logger = logging.getLogger("offramp")
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What was found on one data set: `results` has every number, `folder` the files, where some were written."""
+    """Result of `offramp.evaluate`; `print(result)` shows the tables.
+
+    Attributes:
+        results: all numbers: exits, curves, the operating point, times.
+        folder: folder with the written files, or None.
+    """
 
     results: Evaluation
     folder: Path | None = None
 
     @property
     def report(self) -> Path | None:
-        """One HTML page."""
+        """HTML report, or None if nothing was written."""
         return None if self.folder is None else self.folder / "report.html"
 
     def __str__(self) -> str:
@@ -69,43 +74,47 @@ def evaluate(
     command: str = "",
     **data: Unpack[DataArguments],
 ) -> Any:
-    """What every exit is worth and what every policy costs, from one pass over the data.
+    """Measure the quality of every exit and the speed–quality trade-off of every exit policy.
 
-    Without labels, answers are compared with the full model's. Policies are replayed on the trace of that pass; a few
-    points are run live, for their seconds.
+    The model runs once over the data; policies are replayed on the recorded trace. A few points are also timed live.
+    Without labels, predictions are compared with the full model's.
 
     Args:
-        model: a model folder, or a name on the Hub.
-        texts: texts, a table or a file; None: the dev rows of its training.
-        labels: of texts in memory.
-        output: a folder for results.json, curves, figures, the trace and report.html; None: nothing is written.
-        policy: policies to draw; one with its number ("entropy:0.2") is the operating point.
-        thresholds: of the one policy that is drawn, instead of a fine grid.
-        patience: counts to draw, instead of all.
-        tolerance: of a regression, how far apart two values still agree.
-        elue_length: tokens that ELUE's count pads to.
-        reference: a model, or a file of texts and labels, to compare answers with instead of the full model.
-        live: measure seconds.
-        trace: a trace of the rows to read, or to record there.
-        all_checkpoints: every checkpoint in the model's folder, each in a folder of `output`; returns a dict.
-        overwrite: replace what `output` holds.
-        backend: what runs it: torch, or what it was exported for.
-        device: cpu, cuda, mps …; None: an accelerator if available.
-        dtype: float32, bfloat16 or float16.
-        threads: CPU threads.
-        max_length: maximum tokens of a text; the rest is cut.
-        command: what the report says made it.
-        data: where the rows are: task, data_dir, dataset, dataset_config, split, text_column, pair_column,
-            label_column, metric, input_format, header.
+        model: a model folder, or a name on the Hugging Face Hub.
+        texts: texts, a table or a file; None for the dev rows of the training run.
+        labels: labels of `texts` in memory.
+        output: folder for results.json, curves, figures, the trace and report.html; None to write nothing.
+        policy: exit policies to evaluate; one with a number ("entropy:0.2") is the operating point.
+        thresholds: thresholds of the policy, instead of a fine grid.
+        patience: patience values, instead of all.
+        tolerance: for a regression, the maximum difference that counts as unchanged.
+        elue_length: padded length for counting operations as in ELUE.
+        reference: a model, or a file of texts and labels, to compare predictions with instead of the full model.
+        live: whether to measure times.
+        trace: a trace of the rows to read, or to record if the file does not exist.
+        all_checkpoints: evaluate every checkpoint in the model folder, each into a folder in `output`.
+        overwrite: replace the contents of `output`.
+        backend: runtime for inference: "torch", or one that the model was exported for.
+        device: "cpu", "cuda", "mps", …; None for an accelerator if available.
+        dtype: "float32" (default), "bfloat16" or "float16".
+        threads: number of CPU threads; None for torch's choice.
+        max_length: maximum tokens per text; longer texts are truncated.
+        command: command line to show in the report.
+        data: where the rows are: `task`, `data_dir`, `dataset`, `dataset_config`, `split`, `text_column`,
+            `pair_column`, `label_column`, `metric`, `input_format`, `header`.
 
-    >>> result = offramp.evaluate("my-model", texts, labels, policy="entropy:0.2")    # doctest: +SKIP
-    >>> result.results.chosen.mean_layers, result.results.chosen.agreement           # doctest: +SKIP
+    Returns:
+        An `EvaluationResult`; with `all_checkpoints` a dict of them by checkpoint.
+
+    Examples:
+        >>> result = offramp.evaluate("my-model", texts, labels, policy="entropy:0.2")
+        >>> print(result.results.chosen.mean_layers, result.results.chosen.agreement)
     """
     from offramp.extras import require
 
     require("train", "Evaluating")
     from offramp.evaluation.evaluate import EvaluationOptions
-    from offramp.files.writing import check_free
+    from offramp.files.writing import check_output_path
 
     check_counts(threads=threads)
     names = (policy,) if isinstance(policy, str) else tuple(policy)
@@ -118,31 +127,31 @@ def evaluate(
     file = None if trace is None else Path(trace)
     if not all_checkpoints:
         if target is not None:
-            check_free(target, overwrite)
-        return _one(str(model), str(model), rows, options, target, file, overwrite, command, backend, machine)
+            check_output_path(target, overwrite)
+        return _evaluate(str(model), str(model), rows, options, target, file, overwrite, command, backend, machine)
     from offramp.files.writing import writing
     from offramp.training.folder import checkpoints
 
     saved = checkpoints(Path(model))
     if not saved:
-        raise BadInput(f"{model} has no checkpoints; train with `keep_checkpoints=True` to evaluate them.")
+        raise BadInput(f"{model} has no checkpoints; train with `keep_checkpoints=True`.")
     if file is not None or target is None:
-        raise BadValue(
-            "With `all_checkpoints=True` every run needs its own folder: give `output=`, leave `trace=` out."
-        )
+        raise BadValue("`all_checkpoints=True` writes one folder per checkpoint: set `output=` and remove `trace=`.")
     if not target.exists():
-        check_free(target, overwrite)
+        check_output_path(target, overwrite)
     with writing(target):
         target.mkdir(exist_ok=True)
     return {
-        name: _one(str(folder), str(model), rows, options, target / name, None, overwrite, command, backend, machine)
+        name: _evaluate(
+            str(folder), str(model), rows, options, target / name, None, overwrite, command, backend, machine
+        )
         for name, folder in saved.items()
     }
 
 
-def _one(
+def _evaluate(
     model: str,
-    trained: str,
+    run_folder: str,
     rows: Any,
     options: Any,
     target: Path | None,
@@ -152,38 +161,43 @@ def _one(
     backend: str,
     machine: dict[str, Any],
 ) -> EvaluationResult:
-    from offramp.data.rows import rows_for
+    from offramp.data.rows import load_rows
     from offramp.evaluation.evaluate import evaluate as run
     from offramp.files.writing import staged_folder
     from offramp.report.run_folder import TRACE, run_files, write_run
     from offramp.runtimes.loading import load
-    from offramp.training.holdout import seen_in_training
+    from offramp.training.holdout import count_seen_in_training
 
     runner = load(model, backend, **machine)
-    data = rows_for(model, runner.config, rows, "dev", run=Path(trained))
-    seen = seen_in_training(Path(trained), data.rows.texts)
+    data = load_rows(model, runner.config, rows, "dev", run=Path(run_folder))
+    seen = count_seen_in_training(Path(run_folder), data.rows.texts)
     note = f"{seen:,} of {len(data.rows):,} rows were trained on"
     if seen:
         data = replace(data, name=f"{data.name} ({note})")  # in results.json and in the report
     if target is None:
-        with TemporaryDirectory() as place:
-            results = run(runner, data, options, file or Path(place) / TRACE, command=command)
+        with TemporaryDirectory() as folder_name:
+            results = run(runner, data, options, file or Path(folder_name) / TRACE, command=command)
     else:
         if file is not None and file.resolve().parent == target.resolve():
-            raise BadValue(f"{file} lies in the folder that is to be replaced; copy it to another place first.")
+            raise BadValue(f"{file} is in the folder that would be replaced; copy it to another folder first.")
         with staged_folder(target, overwrite, run_files(), "an evaluation") as folder:
             results = run(runner, data, options, file or folder / TRACE, command=command)
             write_run(folder, results)
     if seen:
-        logger.warning("%s: what it scores on them says nothing about others.", note)
+        logger.warning("%s; scores on them are optimistic.", note)
     return EvaluationResult(results, target)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Curves of several evaluations of the same rows, the first being what the others are measured against."""
+    """Result of `offramp.compare`; `print(comparison)` shows the tables.
 
-    compared: Compared
+    Attributes:
+        compared: the curves and differences; the first run is the reference.
+        policy: the exit policy that was compared.
+    """
+
+    compared: CurveComparison
     policy: str
 
     def __str__(self) -> str:
@@ -207,18 +221,23 @@ def compare(
     output: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
 ) -> Comparison:
-    """Lay the curves of several evaluations side by side.
+    """Compare the speed–quality curves of several evaluations.
 
     Args:
-        runs: folders that `offramp.evaluate` wrote, all about the same rows.
-        names: what the runs are called (their folders' names).
-        policy: whose curves; "layer": the exits alone.
-        elue_reference: a CSV file with the columns flops and score, or static runs: adds ELUE's score.
-        clamp: beyond the reference curve, take its nearest end.
-        output: a folder for the figure and comparison.json.
-        overwrite: replace what it holds.
+        runs: folders written by `offramp.evaluate`, all on the same rows; the first is the reference.
+        names: names of the runs; None for their folder names.
+        policy: exit policy to compare; "layer" compares the single exits.
+        elue_reference: reference curve for the ELUE score: a CSV file with the columns flops and score, or runs of
+            static models, one per point.
+        clamp: use the nearest end of the reference curve for points beyond it.
+        output: folder for the figure and comparison.json; None to write nothing.
+        overwrite: replace the contents of `output`.
 
-    >>> print(offramp.compare(["deebert-run", "romebert-run"]))                       # doctest: +SKIP
+    Returns:
+        The comparison.
+
+    Examples:
+        >>> print(offramp.compare(["deebert-run", "romebert-run"]))
     """
     from offramp.extras import require
 
@@ -228,8 +247,8 @@ def compare(
     from offramp.files.writing import staged_folder
     from offramp.report.comparison import as_json, draw
 
-    references = [Path(one) for one in elue_reference]
-    compared, results = run([Path(one) for one in runs], names, policy, reference=references, clamp=clamp)
+    references = [Path(path) for path in elue_reference]
+    compared, results = run([Path(path) for path in runs], names, policy, reference=references, clamp=clamp)
     if output is not None:
         with staged_folder(Path(output), overwrite, COMPARISON, "a comparison") as folder:
             draw(folder, compared, results, policy)

@@ -1,4 +1,4 @@
-"""`offramp.export`, `offramp.tune` and `offramp.benchmark`: other runtimes, and what they are worth here."""
+"""`offramp.export`, `offramp.tune` and `offramp.benchmark`: other runtimes and their speed on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ __all__ = ["BenchmarkResult", "ExportResult", "TuneResult", "benchmark", "export
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written: where, in which precision, and how every exit agrees with torch (None: not compared)."""
+    """Result of `offramp.export`.
+
+    Attributes:
+        folder: folder of the export, in the model folder.
+        backend: runtime of the export.
+        precision: "float32" or a kind of int8.
+        layers: layers with an exit, the last layer included.
+        agreement: fraction of predictions equal to torch's, by exit layer; None if they were not compared.
+        one_file: the single graph with early exits, or None.
+        policy: exit policy of the single graph, or None.
+    """
 
     folder: Path
     backend: str
@@ -27,11 +37,14 @@ class ExportResult:
     layers: tuple[int, ...]
     agreement: dict[int, float] | None
     one_file: Path | None = None
-    policy: Policy | None = None  # of the single file
+    policy: Policy | None = None
 
     def __str__(self) -> str:
-        single = "" if self.one_file is None else f"\nWrote {self.one_file}, which exits by {self.policy}."
-        return f"Wrote {self.folder} in {self.precision}, exits on {', '.join(map(str, self.layers))}.{single}"
+        layers = ", ".join(map(str, self.layers))
+        written = f"Wrote {self.folder} in {self.precision} with exits on layers {layers}."
+        if self.one_file is None or self.policy is None:
+            return written
+        return f"{written}\nWrote {self.one_file} with the exit policy {self.policy.describe()}."
 
 
 def export(
@@ -48,25 +61,32 @@ def export(
     threads: int | None = None,
     **data: Unpack[DataArguments],
 ) -> ExportResult:
-    """Write a model's layers and exits as graphs for ONNX Runtime or OpenVINO, into the model's own folder.
+    """Export a model to ONNX Runtime or OpenVINO, into the model folder.
 
-    Every exit's answers are compared with torch's on real texts. int8 is chosen by what is quickest here and keeps at
-    least 99 % of every exit's answers.
+    The export has one graph per exit. Its predictions are compared with torch's. By default it is quantized to int8,
+    with the fastest method on this machine that preserves at least 99 % of the predictions of every exit.
 
     Args:
         model: a model folder.
-        texts: texts, a table or a file to take scales from and to compare on; None: rows of its training.
-        backend: onnx or openvino.
-        int8: static, token, dynamic or none; None: the quickest of static and token that keeps the answers.
-        smooth: move outliers of activations into the weights.
-        exits: where to cut, a list of layers; None: at every exit.
-        one_file: also write one graph that exits by itself, with this policy (True: the calibrated one).
-        force: keep it even if it answers differently.
-        overwrite: replace an export that is there.
-        threads: CPU threads.
-        data: where the rows are, as in `offramp.evaluate`.
+        texts: texts, a table or a file, for quantization scales and for the comparison; None for rows of the training
+            run.
+        backend: "onnx" or "openvino".
+        int8: activation scales: "static", "token", "dynamic" or "none" (float32); None for the fastest of static and
+            token that preserves predictions.
+        smooth: move activation outliers into the weights.
+        exits: layers of the exits to keep; None for all.
+        one_file: also write a single graph with early exits, with this exit policy (True for the calibrated one).
+        force: write the export even if its predictions differ.
+        overwrite: replace an existing export.
+        threads: number of CPU threads; None for torch's choice.
+        data: where the rows are; see `offramp.evaluate`.
 
-    >>> offramp.export("my-model", texts, backend="onnx").agreement                   # doctest: +SKIP
+    Returns:
+        The folder, the precision and the agreement with torch.
+
+    Examples:
+        >>> result = offramp.export("my-model", texts, backend="onnx")
+        >>> print(result.precision, result.agreement)
     """
     from offramp.extras import require
     from offramp.runtimes import RUNTIMES
@@ -75,25 +95,25 @@ def export(
     RUNTIMES[backend].check()
     from offramp.exports.options import ExportOptions
     from offramp.exports.run import export as run
-    from offramp.exports.texts import texts_for
+    from offramp.exports.texts import texts_for_export
     from offramp.model.adaptive import AdaptiveModel
 
     check_counts(threads=threads)
     folder, one_file = Path(model), None if one_file is False else one_file
     if one_file is not None and backend != "onnx":
-        raise BadValue("`one_file=` writes an ONNX graph; OpenVINO reads that one, too. Leave `backend=` out.")
+        raise BadValue("`one_file=` writes an ONNX graph, which OpenVINO reads too; remove `backend=`.")
     if one_file is not None and (folder / "onnx").is_dir() and not overwrite:
         if exits or int8:
             raise BadValue(
-                "`exits=` and `int8=` are of a new export, and there is one: give `overwrite=True`, or leave them out."
+                "`exits=` and `int8=` need a new export, but one exists: set `overwrite=True`, or remove them."
             )
         return _one_file(folder, backend, one_file)
     loaded = AdaptiveModel.from_pretrained(model).eval()
     if isinstance(one_file, str) and one_file:
         from offramp.exports.one_file import check_policy
 
-        check_policy(loaded.config.choose(one_file), loaded.config.answer_type)
-    rows = texts_for(str(model), loaded.config, data_options(texts, None, data))
+        check_policy(loaded.config.resolve_policy(one_file), loaded.config.answer_type)
+    rows = texts_for_export(str(model), loaded.config, data_options(texts, None, data))
     run(loaded, rows, ExportOptions(backend, int8 or "auto", exits or "all", smooth, force, overwrite, threads))
     return _result(folder, backend) if one_file is None else _one_file(folder, backend, one_file)
 
@@ -101,11 +121,11 @@ def export(
 def _result(folder: Path, backend: str, single: Path | None = None, policy: Policy | None = None) -> ExportResult:
     from offramp.exports.folder import read_export
 
-    made = read_export(folder, backend)
-    checked = (made.checked or {}).get("agreement")
+    exported = read_export(folder, backend)
+    checked = (exported.checked or {}).get("agreement")
     agreement = None if checked is None else {int(layer): share for layer, share in checked.items()}
-    layers = tuple(int(spec["layer"]) for spec in made.exits)
-    return ExportResult(folder / backend, backend, made.precision, layers, agreement, single, policy)
+    layers = tuple(int(spec["layer"]) for spec in exported.exits)
+    return ExportResult(folder / backend, backend, exported.precision, layers, agreement, single, policy)
 
 
 def _one_file(folder: Path, backend: str, policy: str | bool) -> ExportResult:
@@ -117,7 +137,15 @@ def _one_file(folder: Path, backend: str, policy: str | bool) -> ExportResult:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The exits that were kept, the policy, and the guarantee; without a policy nothing was written."""
+    """Result of `offramp.tune`; false if the guarantee cannot be satisfied and nothing was written.
+
+    Attributes:
+        folder: folder of the export, in the model folder.
+        layers: layers of the exits that were kept.
+        policy: the exit policy, or None.
+        guarantee: the guarantee as a sentence, or None.
+        reason: why nothing was written, or None.
+    """
 
     folder: Path
     layers: tuple[int, ...]
@@ -131,7 +159,7 @@ class TuneResult:
     def __str__(self) -> str:
         if self.policy is None:
             return str(self.reason)
-        return f"{self.guarantee}\nWrote {self.folder} with exits on {', '.join(map(str, self.layers))}."
+        return f"{self.guarantee}\nWrote {self.folder} with exits on layers {', '.join(map(str, self.layers))}."
 
 
 def tune(
@@ -149,23 +177,28 @@ def tune(
     threads: int | None = None,
     **data: Unpack[DataArguments],
 ) -> TuneResult:
-    """Choose which exits an export keeps, for the best speed on this machine within a risk, and export it cut there.
+    """Choose the exits that make an exported model fastest within a risk limit, and export the model with them.
 
     Args:
         model: a model folder.
-        texts: rows to choose and to test on; None: those that training set aside.
-        labels: of texts in memory, for a guarantee about accuracy.
-        backend: onnx or openvino.
-        risk: maximum fraction of changed answers, or of accuracy lost.
-        confidence: confidence level.
+        texts: rows to choose and to test on; None for those that training held out.
+        labels: labels of `texts` in memory, for a guarantee on accuracy.
+        backend: "onnx" or "openvino".
+        risk: maximum fraction of changed predictions, or of accuracy lost.
+        confidence: confidence level of the guarantee.
         risk_type: "disagreement" or "accuracy".
-        policy: entropy, confidence, margin or risk; "auto": the best of entropy and risk.
-        tolerance: of a regression, how far off a value may be.
-        batch: texts that are served together.
-        threads: CPU threads.
-        data: where the rows are, as in `offramp.evaluate`.
+        policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
+        tolerance: for a regression, the maximum difference that counts as unchanged.
+        batch: batch size to optimize for.
+        threads: number of CPU threads; None for torch's choice.
+        data: where the rows are; see `offramp.evaluate`.
 
-    >>> offramp.tune("my-model", backend="onnx", risk=0.02).layers                    # doctest: +SKIP
+    Returns:
+        The exits, the policy and the guarantee; false if the guarantee cannot be satisfied.
+
+    Examples:
+        >>> result = offramp.tune("my-model", backend="onnx", risk=0.02)
+        >>> print(result.layers, result.guarantee)
     """
     from offramp.extras import require
     from offramp.runtimes import RUNTIMES
@@ -175,28 +208,32 @@ def tune(
     from offramp.calibration.risks import Guarantee
     from offramp.calibration.tuning.run import TuneOptions
     from offramp.calibration.tuning.run import tune as run
-    from offramp.exports.texts import texts_for
+    from offramp.exports.texts import texts_for_export
     from offramp.model.config import AdaptiveConfig
 
     check_counts(batch=batch, threads=threads)
     target = Guarantee(risk_type, risk, confidence, tolerance=tolerance)
     config = AdaptiveConfig.from_pretrained(model)
     rows, name = data_options(texts, labels, data), str(model)
-    made = run(name, rows, texts_for(name, config, rows), target, TuneOptions(backend, policy, batch, threads))
-    kept = made.policy is not None
-    guarantee, reason = (made.sentence, None) if kept else (None, made.sentence)
-    return TuneResult(Path(model) / backend, made.layers, made.policy, guarantee, reason)
+    tuned = run(name, rows, texts_for_export(name, config, rows), target, TuneOptions(backend, policy, batch, threads))
+    holds = tuned.policy is not None
+    guarantee, reason = (tuned.sentence, None) if holds else (None, tuned.sentence)
+    return TuneResult(Path(model) / backend, tuned.layers, tuned.policy, guarantee, reason)
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """Throughput, latency, agreement and memory of every contestant, measured in one run."""
+    """Result of `offramp.benchmark`; `print(result)` shows the table.
 
-    results: dict[str, Any]  # as `json=` writes it
+    Attributes:
+        results: throughput, latency, agreement and memory of every entry, as written by `json=`.
+    """
+
+    results: dict[str, Any]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row per contestant and batch size."""
+        """One row per entry and batch size."""
         return list(self.results["rows"])
 
     def __str__(self) -> str:
@@ -226,24 +263,29 @@ def benchmark(
     overwrite: bool = False,
     **data: Unpack[DataArguments],
 ) -> BenchmarkResult:
-    """Measure a model against the usual baselines, in one run, on your own texts.
+    """Measure a model against baselines in one run, on your own texts and this machine.
 
     Args:
         model: a model folder.
-        texts: texts to answer; None: the dev rows of its training.
-        labels: of texts in memory.
+        texts: texts to predict; None for the dev rows of the training run.
+        labels: labels of `texts` in memory.
         batch: batch sizes.
-        peers: plain, pipeline, bfloat16, onnx, openvino, originals; None: all that are installed.
-        rows: texts that seconds are measured on, spread over all; None: all.
-        rounds: passes over the texts; the median counts.
-        memory: measure memory, in a process per contestant.
-        threads: CPU threads.
-        json: a file for what was measured.
-        figure: a figure of it, .svg or .png.
-        overwrite: replace these files.
-        data: where the rows are, as in `offramp.evaluate`.
+        peers: baselines: "plain", "pipeline", "bfloat16", "onnx", "openvino", "originals"; None for all that are
+            installed.
+        rows: number of texts to time, spread over all; None for all.
+        rounds: passes over the texts; the median is reported.
+        memory: whether to measure memory, in a separate process per entry.
+        threads: number of CPU threads; None for torch's choice.
+        json: JSON file for the results.
+        figure: file for a figure, .svg or .png.
+        overwrite: replace these files if they exist.
+        data: where the rows are; see `offramp.evaluate`.
 
-    >>> print(offramp.benchmark("my-model", texts, batch=[1, 32]))                    # doctest: +SKIP
+    Returns:
+        The results; `print` shows them as a table.
+
+    Examples:
+        >>> print(offramp.benchmark("my-model", texts, batch=[1, 32]))
     """
     import importlib.util
 
@@ -253,33 +295,33 @@ def benchmark(
     require("onnx", "The benchmark")
     import torch
 
-    from offramp.data.rows import DataOptions, rows_for
-    from offramp.evaluation.benchmark.peers import PEERS
+    from offramp.data.rows import DataOptions, load_rows
+    from offramp.evaluation.benchmark.baselines import BASELINES
     from offramp.evaluation.benchmark.run import BenchmarkOptions
     from offramp.evaluation.benchmark.run import benchmark as run
-    from offramp.exports.texts import texts_for
-    from offramp.files.writing import check_free
+    from offramp.exports.texts import texts_for_export
+    from offramp.files.writing import check_output_path
     from offramp.model.adaptive import AdaptiveModel
 
     check_counts(rows=rows, threads=threads)
-    targets = [None if one is None else Path(one) for one in (json, figure)]
+    targets = [None if path is None else Path(path) for path in (json, figure)]
     for target in targets:
         if target is not None:
-            check_free(target, overwrite)
+            check_output_path(target, overwrite)
     if targets[1] is not None and targets[1].suffix not in (".svg", ".png"):
-        raise BadValue(f"{figure}: a figure ends in .svg or .png.")
+        raise BadValue(f"`figure` must end in .svg or .png, got {figure}.")
     if threads is not None:
         torch.set_num_threads(threads)
-    installed = [name for name in PEERS if name != "openvino" or importlib.util.find_spec(name) is not None]
+    installed = [name for name in BASELINES if name != "openvino" or importlib.util.find_spec(name) is not None]
     loaded = AdaptiveModel.from_pretrained(model).eval()
-    given = data_options(texts, labels, data)
-    answered = rows_for(str(model), loaded.config, given, "dev")
+    source = data_options(texts, labels, data)
+    test_rows = load_rows(str(model), loaded.config, source, "dev")
     options = BenchmarkOptions(tuple(batch), tuple(peers or installed), rounds, rows, threads, memory)
     trained = DataOptions(task=data.get("task"), data_dir=data.get("data_dir"))
-    scales = texts_for(str(model), loaded.config, trained)
-    if not scales.scales:  # nothing else is at hand
-        scales = texts_for(str(model), loaded.config, given)
-    results = run(loaded, answered, scales, options)
+    scales = texts_for_export(str(model), loaded.config, trained)
+    if not scales.scales:  # no training rows
+        scales = texts_for_export(str(model), loaded.config, source)
+    results = run(loaded, test_rows, scales, options)
     _write(results, targets[0], targets[1], overwrite)
     return BenchmarkResult(results)
 

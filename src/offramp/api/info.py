@@ -1,4 +1,4 @@
-"""`offramp.info`: what a model folder holds."""
+"""`offramp.info`: describe a model folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ __all__ = ["ModelInfo", "info"]
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model folder holds; `facts` has it as plain data."""
+    """Result of `offramp.info`; `print(info)` shows it.
+
+    Attributes:
+        name: the folder or the name on the Hub.
+        facts: the description as plain data.
+    """
 
     name: str
     facts: dict[str, Any]
 
     def __str__(self) -> str:
-        from offramp.report.model_info import formatted
+        from offramp.report.model_info import format_info
 
-        return formatted(self.name, self.facts)
+        return format_info(self.name, self.facts)
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -33,30 +38,37 @@ class ModelInfo:
 
 
 def info(model: str | os.PathLike[str]) -> ModelInfo:
-    """Load a model, which checks every weight, and describe it: encoder, exits, labels, policy, size, exports.
+    """Describe a model: encoder, exits, labels, exit policy, size, exports. Loads the model, which checks every weight.
 
-    >>> print(offramp.info("my-model"))                                               # doctest: +SKIP
+    Args:
+        model: a model folder, or a name on the Hugging Face Hub.
+
+    Returns:
+        The description; `print` shows it.
+
+    Examples:
+        >>> print(offramp.info("my-model"))
     """
     from offramp.core.machine import half_precision
     from offramp.model.adaptive import AdaptiveModel
     from offramp.model.tokenizer import FILES
 
     loaded, folder = AdaptiveModel.from_pretrained(model), Path(model)
-    facts = _described(loaded.config) | {
+    facts = _config_facts(loaded.config) | {
         "parameters": {
             "backbone": sum(value.numel() for value in loaded.backbone.parameters()),
             "exits": sum(value.numel() for value in loaded.exits.parameters()),
         },
-        "kept": _kept_in_training(folder),
+        "kept": _kept_width(folder),
         "exports": _exports_in(folder),
-        "machine": {"short types": [name for name, there in half_precision().items() if there]},
+        "machine": {"short types": [name for name, supported in half_precision().items() if supported]},
         "tokenizer": not folder.is_dir() or any((folder / name).is_file() for name in FILES),
     }
     return ModelInfo(str(model), facts)
 
 
-def _described(config: AdaptiveConfig) -> dict[str, Any]:
-    """What the config knows, as plain data."""
+def _config_facts(config: AdaptiveConfig) -> dict[str, Any]:
+    """Return the facts from the config."""
     return {
         "backbone": config.family.name,
         "layers": config.num_layers,
@@ -66,7 +78,7 @@ def _described(config: AdaptiveConfig) -> dict[str, Any]:
         "policy": str(config.exit_policy),
         "guarantee": config.calibrated["sentence"] if config.calibrated else None,
         "max_length": config.max_tokens,
-        "too_long": config.answer_type.too_long,
+        "too_long": config.answer_type.truncation_note,
         "width": config.width,
         "exits": config.exits,
         "lte": config.lte,
@@ -76,31 +88,31 @@ def _described(config: AdaptiveConfig) -> dict[str, Any]:
 
 
 def _exports_in(folder: Path) -> dict[str, str]:
-    """What lies there for other runtimes, or what is wrong with it."""
+    """Return a description of every export in a model folder, or its error."""
     from offramp.errors import BadModel
     from offramp.exports.folder import read_export
     from offramp.runtimes import graph_runtimes
 
-    found = {}
+    exports = {}
     for runtime in graph_runtimes():
         if not (folder / runtime.name).is_dir():
             continue
         try:
             export = read_export(folder, runtime.name)
         except BadModel as err:
-            found[runtime.name] = str(err)
+            exports[runtime.name] = str(err)
             continue
         layers = ", ".join(str(spec["layer"]) for spec in export.exits)
         guarantee = "calibrated" if export.calibrated else "not calibrated"
-        found[runtime.name] = f"{export.precision}, exits on {layers}, {guarantee}"
-    return found
+        exports[runtime.name] = f"{export.precision}, exits on {layers}, {guarantee}"
+    return exports
 
 
-def _kept_in_training(folder: Path) -> dict[str, list[float]] | None:
-    """Heads and channels that the last logged batch of training kept, per layer; None where nobody wrote it down."""
+def _kept_width(folder: Path) -> dict[str, list[float]] | None:
+    """Return the fractions of heads and channels that EBERT kept per layer at the end of training, if recorded."""
     try:
         stages = json.loads((folder / "scores.json").read_text("utf-8"))["stages"]
         logged = [entry for stage in stages for entry in stage["history"] if "width_heads" in entry]
-        return {name: [float(one) for one in logged[-1][f"width_{name}"]] for name in ("heads", "channels")}
+        return {name: [float(fraction) for fraction in logged[-1][f"width_{name}"]] for name in ("heads", "channels")}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

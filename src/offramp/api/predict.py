@@ -1,4 +1,4 @@
-"""`offramp.predict`: answers to any number of texts, here or on a Ray cluster."""
+"""`offramp.predict`: predict any number of texts, in this process or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from offramp.api.options import check_counts
 from offramp.errors import BadValue
 
 if TYPE_CHECKING:
@@ -17,26 +18,34 @@ if TYPE_CHECKING:
 
 __all__ = ["BENCHMARKS", "JobResult", "predict"]
 
-BENCHMARKS = ("glue", "elue", "squad")  # whose files can be written
+BENCHMARKS = ("glue", "elue", "squad")  # formats of submission files
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What was written."""
+    """Result of `offramp.predict` with `output=`.
+
+    Attributes:
+        output: file or folder with the predictions.
+        rows: number of rows predicted in this call, or None.
+        parts: Ray: number of output files.
+        resumed: Ray: output files that already existed from an interrupted run.
+        files: files of a benchmark submission.
+    """
 
     output: Path
-    rows: int | None = None  # that were answered now
-    parts: int = 0  # of a job on Ray
-    resumed: int = 0  # parts that were there already
-    files: tuple[Path, ...] = ()  # of a submission
+    rows: int | None = None
+    parts: int = 0
+    resumed: int = 0
+    files: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
         if self.files:
             return "\n".join(map(str, self.files))
         if not self.parts:
-            return f"{self.output}: {self.rows:,} rows answered."
-        before = f"; {self.resumed} of {self.parts} parts were there already" if self.resumed else ""
-        return f"{self.output}: {self.rows:,} rows answered in {self.parts - self.resumed} parts{before}."
+            return f"Wrote {self.output}: {self.rows:,} rows."
+        existing = f"; {self.resumed} of {self.parts} parts already existed" if self.resumed else ""
+        return f"Wrote {self.output}: {self.rows:,} rows in {self.parts - self.resumed} parts{existing}."
 
 
 def predict(
@@ -68,40 +77,45 @@ def predict(
     threads: int | None = None,
     max_length: int | None = None,
 ) -> Iterator[Answer] | JobResult:
-    """Answer texts: their label, their score, and the layer that they exited at.
+    """Predict the label, score and exit layer of every text.
 
-    Without `output`, an iterator of answers in the texts' order; with it they are written there. To answer more than
-    once, load the model: `offramp.load(model).predict(texts)`.
+    To predict more than once, load the model once: `offramp.load(model).predict(texts)`.
 
     Args:
-        model: a model folder, or a name on the Hub.
-        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; on Ray files alone.
-        output: a file for the answers, or an open one; on Ray, and for a benchmark's files, a folder.
-        format: jsonl or tsv; glue, elue or squad: `texts` is the task's official file.
-        overwrite: replace what `output` holds.
-        all_scores: every label's probability, too.
+        model: a model folder, or a name on the Hugging Face Hub.
+        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; with Ray files only.
+        output: file (path or open) for the predictions; with Ray and for benchmark submissions a folder.
+        overwrite: replace `output` if it exists.
+        format: "jsonl" or "tsv"; for "glue", "elue" and "squad", `texts` is the official file of a task.
+        all_scores: include the probability of every label.
         task: for glue and elue, the task.
-        split: for glue and elue, which test file it is; None: by its name.
-        policy: instead of the model's own.
-        threshold: another threshold for that policy, or one per exit.
-        max_layers: no row runs more layers than that.
-        batch_tokens: padded tokens in a batch.
-        chunk: texts that are read before the first of them is answered.
-        text_column: the column of the text.
-        pair_column: the column of the second text of each pair.
-        input_format: how a file is read; None: by its ending.
-        header: whether TSV and CSV have a header; without one columns are "1", "2", ….
-        engine: "ray": files of any size, answers as Parquet, goes on where it was interrupted.
-        workers: on Ray, processes with the model.
-        address: of a Ray cluster that runs already.
-        id_column: on Ray, what tells rows apart.
-        backend: what runs it: torch, or what it was exported for.
-        device: cpu, cuda, mps …; None: an accelerator if available.
-        dtype: float32, bfloat16 or float16.
-        threads: CPU threads.
-        max_length: maximum tokens of a text; the rest is cut.
+        split: for glue and elue, the split of the file; None to infer it from the file name.
+        policy: exit policy, instead of the model's.
+        threshold: threshold of the policy, or one per exit.
+        max_layers: maximum number of layers per text.
+        batch_tokens: maximum padded tokens per batch.
+        chunk: texts to read before predicting.
+        text_column: column with the text.
+        pair_column: column with the second text of each pair.
+        input_format: format of a file; None to infer it from the extension.
+        header: whether TSV and CSV files have a header line; otherwise columns are called "1", "2", ….
+        engine: "here" for this process; "ray" for files of any size in parallel, with predictions as Parquet;
+            interrupted runs continue.
+        workers: Ray: number of worker processes.
+        address: Ray: address of a running cluster.
+        id_column: Ray: column that identifies a row.
+        backend: runtime for inference: "torch", or one that the model was exported for.
+        device: "cpu", "cuda", "mps", …; None for an accelerator if available.
+        dtype: "float32" (default), "bfloat16" or "float16".
+        threads: number of CPU threads; None for torch's choice.
+        max_length: maximum tokens per text; longer texts are truncated.
 
-    >>> for answer in offramp.predict("my-model", ["a lovely film"]): ...             # doctest: +SKIP
+    Returns:
+        Without `output`, an iterator of predictions in the order of the texts; with it, a `JobResult`.
+
+    Examples:
+        >>> for prediction in offramp.predict("my-model", ["a lovely film"]):
+        ...     print(prediction.label, prediction.score, prediction.exit_layer)
     """
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "threads": threads, "max_length": max_length}
     columns: dict[str, Any] = {
@@ -115,11 +129,11 @@ def predict(
     if engine == "ray":
         job: dict[str, Any] = {"id_column": id_column, "workers": workers, "address": address, "overwrite": overwrite}
         job |= {"all_scores": all_scores, "rows": chunk}
-        _refuse("A job on Ray writes Parquet", format=format, task=task, split=split)
-        return _on_ray(str(model), texts, target, columns, machine | {"backend": backend}, options, job)
+        _reject("`engine='ray'` always writes Parquet", format=format, task=task, split=split)
+        return _predict_on_ray(str(model), texts, target, columns, machine | {"backend": backend}, options, job)
     if engine != "here":
-        raise BadValue(f"`engine` is {engine!r}; say here or ray.")
-    _refuse("These go with `engine='ray'`", workers=workers, address=address, id_column=id_column)
+        raise BadValue(f"`engine` must be 'here' or 'ray', got {engine!r}.")
+    _require("`engine='ray'`", workers=workers, address=address, id_column=id_column)
 
     def load() -> Runner:
         from offramp.runtimes.loading import load as load_model
@@ -129,65 +143,72 @@ def predict(
     if format in BENCHMARKS:
         unused: dict[str, Any] = {name: value for name, value in columns.items() if name != "header"}
         unused |= {"all_scores": all_scores or None, "chunk": chunk, "header": None if header else False}
-        _refuse(f"A file for {format} has the official file's form and its own", **unused)
+        _reject(f"`format='{format}'` has fixed input and output formats", **unused)
         return _submit(load, texts, format, task, split, target, overwrite, options)
-    _refuse("These go with `format='glue'` or elue", task=task, split=split)
-    return _here(load, texts, target, overwrite, format, all_scores, columns, options | {"chunk": chunk})
+    _require("`format='glue'` or `format='elue'`", task=task, split=split)
+    return _predict_here(load, texts, target, overwrite, format, all_scores, columns, options | {"chunk": chunk})
 
 
-def _refuse(why: str, **values: Any) -> None:
+def _reject(reason: str, **values: Any) -> None:
+    """Raise if an argument is set that does not apply."""
     for name, value in values.items():
         if value is not None:
-            raise BadValue(f"{why}; leave `{name}=` out.")
+            raise BadValue(f"{reason}; remove `{name}=`.")
 
 
-def _here(
+def _require(setting: str, **values: Any) -> None:
+    """Raise if an argument is set that needs another setting."""
+    for name, value in values.items():
+        if value is not None:
+            raise BadValue(f"`{name}=` needs {setting}.")
+
+
+def _predict_here(
     load: Any,
     texts: Any,
     target: Path | TextIO | None,
     overwrite: bool,
-    form: str | None,
+    output_format: str | None,
     all_scores: bool,
     columns: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[Answer] | JobResult:
-    from offramp.data.given import check, given
-    from offramp.files.writing import check_free
+    from offramp.data.input_data import check_exists, resolve_input
+    from offramp.files.writing import check_output_path
     from offramp.report.answers import check_format, format_of_answers, lines_of, write_answers, write_lines
 
     streamed = isinstance(texts, Iterator)
-    rows = None if streamed else given(texts, **columns)
+    rows = None if streamed else resolve_input(texts, **columns)
     if rows is not None:
-        check(rows)
-    check_format(form)
+        check_exists(rows)
+    check_format(output_format)
     if isinstance(target, Path):
-        check_free(target, overwrite)
+        check_output_path(target, overwrite)
     runner = load()
     runner.config.answer_type.check_scores(all_scores)
     if rows is not None and not rows.in_memory:
         _check_not_official(runner, rows.source.file)
     examples = texts if rows is None else rows.read(runner.config.inputs)
     if target is None:
-        answers: Iterator[Answer] = runner.predict(examples, **options)
-        return answers
+        predictions: Iterator[Answer] = runner.predict(examples, **options)
+        return predictions
     stream = runner.stream(examples, **options)
     if isinstance(target, Path):
-        form = form or format_of_answers(target)
-        return JobResult(target, write_answers(stream, runner.config, target, form, all_scores, overwrite))
+        output_format = output_format or format_of_answers(target)
+        return JobResult(target, write_answers(stream, runner.config, target, output_format, all_scores, overwrite))
     name = "standard output" if target is sys.stdout else str(getattr(target, "name", "the output"))
     return JobResult(
-        Path(name), write_lines(lines_of(stream, runner.config, form or "jsonl", all_scores), target, name)
+        Path(name), write_lines(lines_of(stream, runner.config, output_format or "jsonl", all_scores), target, name)
     )
 
 
 def _check_not_official(runner: Runner, file: str) -> None:
-    """A benchmark's own file is answered in the benchmark's way."""
-    kinds = runner.config.answer_type.submissions
-    if "squad" in kinds and file.removesuffix(".gz").endswith(".json"):
-        raise BadValue(f"{file}: SQuAD's own files are answered with `format='squad'` and `output=`, a folder.")
+    """Raise for an official SQuAD file: its predictions have a separate format."""
+    if "squad" in runner.config.answer_type.submission_formats and file.removesuffix(".gz").endswith(".json"):
+        raise BadValue(f"{file} is an official SQuAD file: set `format='squad'` and `output=` to a folder.")
 
 
-def _on_ray(
+def _predict_on_ray(
     model: str,
     texts: Any,
     target: Any,
@@ -199,50 +220,48 @@ def _on_ray(
     from offramp.extras import require
 
     require("ray", "`engine='ray'`")
-    from offramp.cluster.run import PART, JobOptions, answer_files
+    from offramp.cluster.run import ROWS_PER_PART, JobOptions, predict_files
     from offramp.data.source import Source
 
     if target is None:
-        raise BadValue("A job on Ray writes a folder of Parquet files; name it with `output=`.")
+        raise BadValue("`engine='ray'` writes Parquet files; set `output=` to a folder.")
     files = [texts] if isinstance(texts, str | os.PathLike) else list(texts)
     if not all(isinstance(file, str | os.PathLike) for file in files):
-        raise BadValue("A job on Ray reads files: `texts` are their names, or patterns such as 'data/*.parquet'.")
+        raise BadValue("`engine='ray'` reads files: pass file names as `texts`, or patterns such as 'data/*.parquet'.")
     source = Source(
         "", columns["input_format"] or "", columns["text_column"], columns["pair_column"], columns["header"]
     )
     threads = machine["threads"]
-    if threads is not None and threads < 1:
-        raise BadValue(f"`threads` is {threads}; it is at least 1.")
-    job["rows"] = PART if job["rows"] is None else job["rows"]
-    asked = JobOptions(
+    check_counts(threads=threads)
+    job["rows"] = ROWS_PER_PART if job["rows"] is None else job["rows"]
+    job_options = JobOptions(
         [os.fspath(file) for file in files], target, source, machine | {"threads": threads or 1}, options, **job
     )
-    made = answer_files(model, asked)
-    return JobResult(target, made.rows, made.parts, made.found)
+    summary = predict_files(model, job_options)
+    return JobResult(target, summary.rows, summary.parts, summary.finished_before)
 
 
 def _submit(
     load: Any,
     texts: Any,
-    form: str,
+    benchmark: str,
     task: str | None,
     split: str | None,
     target: Any,
     overwrite: bool,
     options: dict[str, Any],
 ) -> JobResult:
-    """The files of a benchmark."""
-    squad = form == "squad"
+    """Write the submission files of a benchmark."""
+    squad = benchmark == "squad"
     if squad:
-        _refuse("These go with `format='glue'` or elue", task=task, split=split)
+        _require("`format='glue'` or `format='elue'`", task=task, split=split)
     if target is None or (task is None and not squad):
-        needs = "`output=`, a folder for its files"
-        raise BadValue(f"`format='{form}'` needs {needs if squad else f'`task=`, and {needs}'}.")
+        raise BadValue(f"`format='{benchmark}'` needs {'' if squad else '`task=` and '}`output=` (a folder).")
     if not isinstance(texts, str | os.PathLike) or os.fspath(texts) == "-":
-        raise BadValue(f"`format='{form}'` reads the official file; name it.")
+        raise BadValue(f"`format='{benchmark}'` needs the path of the official file.")
     runner, file = load(), Path(texts)
-    if form not in runner.config.answer_type.submissions:
-        raise BadValue(f"{runner.name} does {runner.config.answer_type.title}; `format='{form}'` is for others.")
+    if benchmark not in runner.config.answer_type.submission_formats:
+        raise BadValue(f"`format='{benchmark}'` does not support {runner.config.answer_type.title} ({runner.name}).")
     if squad:
         from offramp.originals.squad.submission import write_squad
 
@@ -250,5 +269,5 @@ def _submit(
     else:
         from offramp.originals.submissions.submit import submit
 
-        files = submit(runner, form, str(task), file, target, split=split, overwrite=overwrite, **options)
+        files = submit(runner, benchmark, str(task), file, target, split=split, overwrite=overwrite, **options)
     return JobResult(target, files=tuple(files))

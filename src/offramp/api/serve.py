@@ -1,4 +1,4 @@
-"""`offramp.serve`: a model over HTTP, for the clients that exist."""
+"""`offramp.serve`: serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -43,32 +43,36 @@ def serve(
     max_length: int | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> tuple[int, int]:
-    """Serve a model until a signal comes; returns how many requests were accepted and how many answered.
+    """Serve a model over HTTP until a signal stops it; the API is compatible with existing clients.
 
     Args:
-        model: a model folder, or a name on the Hub.
-        host: where to listen.
-        port: on which port; 0: any that is free.
-        name: what the model is called (its folder's name).
-        audit: share of answers that are looked at again at full depth, to watch the guarantee.
-        on_alarm: "warn", or "never": from then on no row exits early.
-        policy: instead of the model's own.
-        max_rows: texts of a request.
-        max_bytes: of a request's body.
-        max_queue: texts that may wait.
-        batch_tokens: padded tokens at once; None: as suits the machine.
-        allow_override: let requests name a policy.
-        api_key: clients send it as a bearer token.
-        api_key_file: the same, from a file.
-        guard_all: /health, /ready and /metrics ask for the key, too.
-        backend: what runs it: torch, or what it was exported for.
-        device: cpu, cuda, mps …; None: an accelerator if available.
-        dtype: float32, bfloat16 or float16.
-        threads: CPU threads.
-        max_length: maximum tokens of a text; the rest is cut.
-        announce: is told where it listens.
+        model: a model folder, or a name on the Hugging Face Hub.
+        host: address to listen on.
+        port: port; 0 for any free one.
+        name: model name in the API; None for the folder's name.
+        policy: exit policy, instead of the model's.
+        audit: fraction of predictions to repeat with all layers, to monitor the guarantee.
+        on_alarm: "warn" to log a warning, "never" to also stop exiting early.
+        max_rows: maximum texts per request.
+        max_bytes: maximum bytes per request body.
+        max_queue: maximum rows in the queue (texts, or windows of long contexts).
+        batch_tokens: maximum padded tokens per batch; None to choose it for this machine.
+        allow_override: allow requests to set the exit policy.
+        api_key: key that clients must send as a bearer token.
+        api_key_file: file with the API key.
+        guard_all: require the key for /health, /ready and /metrics too.
+        backend: runtime for inference: "torch", or one that the model was exported for.
+        device: "cpu", "cuda", "mps", …; None for an accelerator if available.
+        dtype: "float32" (default), "bfloat16" or "float16".
+        threads: number of CPU threads; None for all usable ones.
+        max_length: maximum tokens per text; longer texts are truncated.
+        announce: function called with a line that contains the URL, once the server listens.
 
-    >>> offramp.serve("my-model", backend="onnx", audit=0.01)                         # doctest: +SKIP
+    Returns:
+        The number of accepted and of answered requests.
+
+    Examples:
+        >>> offramp.serve("my-model", backend="onnx", audit=0.01)
     """
     from offramp.extras import require
 
@@ -83,18 +87,18 @@ def serve(
 
     for limit, value in (("max_rows", max_rows), ("max_bytes", max_bytes), ("max_queue", max_queue)):
         if value < 1:
-            raise BadValue(f"`{limit}` is {value}; it is at least 1.")
+            raise BadValue(f"`{limit}` must be at least 1, got {value}.")
     if batch_tokens is not None and batch_tokens < 1:
-        raise BadValue(f"`batch_tokens` is {batch_tokens}; it is at least 1.")
+        raise BadValue(f"`batch_tokens` must be at least 1, got {batch_tokens}.")
     if not 0 <= audit <= 1:
-        raise BadValue(f"`audit` is {audit:g}; it is a share, from 0 to 1.")
+        raise BadValue(f"`audit` must be between 0 and 1, got {audit:g}.")
     if not 0 <= port <= 65535:
-        raise BadValue(f"`port` is {port}; it is from 0 (any that is free) to 65535.")
+        raise BadValue(f"`port` must be between 0 (any free port) and 65535, got {port}.")
     key = _key(api_key, None if api_key_file is None else Path(api_key_file))
     check_counts(threads=threads)
-    listening = _listening(host, port)
+    server_socket = _listen(host, port)
     threads = threads or usable_threads()
-    with listening, _responsive():
+    with server_socket, _responsive():
         runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
         metrics = Metrics()
         engine = Engine(
@@ -107,29 +111,32 @@ def serve(
             policy=policy,
         )
         if audit and engine.audit is not None and engine.audit.risk >= 0.5:
-            raise BadValue(f"A guarantee of {engine.audit.risk:g} is too weak to be watched; leave `audit=` out.")
+            raise BadValue(f"A guarantee with risk {engine.audit.risk:g} is too weak to monitor; remove `audit=`.")
         if audit and engine.audit is None:
-            raise BadValue(f"{model} has no guarantee about its answers to watch; calibrate it, or leave `audit=` out.")
-        called = name or Path(model).resolve().name
-        options = ServerOptions(called, max_rows, max_bytes, key, guard_all, allow_override)
+            raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove `audit=`.")
+        model_name = name or Path(model).resolve().name
+        options = ServerOptions(model_name, max_rows, max_bytes, key, guard_all, allow_override)
         config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
-        where = f"http://{host}:{listening.getsockname()[1]}"
+        url = f"http://{host}:{server_socket.getsockname()[1]}"
         if announce is not None:
-            announce(f"{called} on {where}, {runner.backend} {runner.dtype}, {threads} threads. Ctrl-C ends it.")
+            announce(
+                f"Serving {model_name} on {url} ({runner.backend}, {runner.dtype}, {threads} threads). "
+                "Press Ctrl-C to stop."
+            )
         try:
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(config).run(sockets=[server_socket])
         finally:
-            logger.warning("drained: %d requests were accepted, %d answered.", engine.accepted, engine.answered)
+            logger.warning("Shut down: %d requests accepted, %d answered.", engine.accepted, engine.answered)
         return engine.accepted, engine.answered
 
 
 @contextmanager
 def _responsive() -> Iterator[None]:
-    """Neither the model's thread nor the collector of garbage may keep the loop from its clients for long."""
+    """Keep the model's thread and the garbage collector from blocking the event loop for long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     gc.collect()
-    gc.freeze()  # the libraries' half a million objects: looking at each takes a quarter of a second
+    gc.freeze()  # scanning the libraries' half a million objects takes a quarter of a second
     try:
         yield
     finally:
@@ -137,34 +144,36 @@ def _responsive() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _key(given: str | None, file: Path | None) -> str | None:
-    if given is not None and file is not None:
-        raise BadValue("`api_key=` and `api_key_file=` are the same; give one of them.")
+def _key(api_key: str | None, file: Path | None) -> str | None:
+    if api_key is not None and file is not None:
+        raise BadValue("Set only one of `api_key=` and `api_key_file=`.")
     if file is not None:
         try:
             key = file.read_text("utf-8").strip()
         except OSError as err:
             raise BadValue(f"Cannot read {file}: {err.strerror}.") from err
         except UnicodeDecodeError as err:
-            raise BadValue(f"{file} is not text in UTF-8.") from err
+            raise BadValue(f"{file} is not UTF-8 text.") from err
         if not key:
             raise BadValue(f"{file} is empty.")
         return key
-    if given is not None and not given.strip():
+    if api_key is not None and not api_key.strip():
         raise BadValue("`api_key` is empty.")
-    return given
+    return api_key
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Before the model is loaded: a port in use is said at once."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the server's socket before the model is loaded, so that a port in use is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on these alone
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server_socket = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sets TCP_NODELAY on these only
+    server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen(2048)
+        server_socket.bind((host, port))
+        server_socket.listen(2048)
     except (OSError, UnicodeError) as err:
-        made.close()
+        server_socket.close()
         reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise BadValue(f"Cannot listen on {host}:{port}: {reason}. Take another `port=` or `host=`.") from err
-    return made
+        raise BadValue(f"Cannot listen on {host}:{port}: {reason}. Use another `port=` or `host=`.") from err
+    return server_socket

@@ -1,4 +1,4 @@
-"""`offramp.train` and `offramp.convert`: models with exits, trained here or by an original system."""
+"""`offramp.train` and `offramp.convert`: train models with exits, or convert published checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offramp.errors import BadValue
 
 if TYPE_CHECKING:
-    from offramp.training.run import Result
+    from offramp.training.run import TrainResult
 
 __all__ = ["convert", "settings_of", "train"]
 
@@ -25,57 +25,59 @@ def train(
     overwrite: bool = False,
     **settings: Any,
 ) -> Any:
-    """Put exits on an encoder and train them, by any of the published recipes.
+    """Add exits to an encoder and train them with a published recipe.
 
     Args:
-        backbone: an encoder, a fine-tuned classifier or an offramp model: a folder, or a name on the Hub.
+        backbone: an encoder, a fine-tuned classifier or an offramp model: a folder or a name on the Hugging Face Hub.
         output: the model folder to write.
-        train_data: your own data in memory: a tuple of texts and labels, a pandas DataFrame, or a data set.
-        dev_data: the same, to score on.
-        config: settings from a YAML or JSON file; the others go before.
-        resume: go on with the run in `output`.
+        train_data: your own data in memory: a tuple of texts and labels, a pandas DataFrame, or a dataset.
+        dev_data: development data, in the same form.
+        config: YAML or JSON file with settings; settings passed as arguments override it.
+        resume: continue the interrupted run in `output`.
         overwrite: replace the run in `output`.
         settings: every option of `offramp train`, with underscores (task, train_file, recipe, epochs, batch_size, …),
-            and the recipe's own; `offramp train --help` lists them, `offramp.training.settings.Settings` has them.
+            options of the recipe included; `offramp train --help` lists them.
 
-    Returns a result with `folder`, the exits' `layers`, and every metric of every exit on `dev`; with `seeds` a list.
+    Returns:
+        The folder, the exit layers and the dev metrics of every exit; with `seeds` a list of such results.
 
-    >>> offramp.train("bert-base-uncased", output="model", task="sst-2", data_dir="GLUE")       # doctest: +SKIP
-    >>> offramp.train("bert-base-uncased", output="model", train_data=(texts, labels),          # doctest: +SKIP
-    ...               dev_data=(dev_texts, dev_labels), recipe="deebert", epochs=2)
+    Examples:
+        >>> offramp.train("bert-base-uncased", output="model", task="sst-2", data_dir="GLUE")
+        >>> offramp.train("bert-base-uncased", output="model", train_data=(texts, labels),
+        ...               dev_data=(dev_texts, dev_labels), recipe="deebert", epochs=2)
     """
     from offramp.extras import require
 
     require("train", "Training")
     from offramp.data.table import Columns
-    from offramp.training.data import Tables, table_given
+    from offramp.training.data import Tables, table_in_memory
     from offramp.training.run import close_process_group
     from offramp.training.run import train as run
     from offramp.training.seeds import train_seeds
 
-    given = {"backbone": backbone, "output": output}
-    options = {name: os.fspath(value) for name, value in given.items() if value is not None} | settings
-    made = settings_of(None if config is None else Path(config), options)
+    paths = {"backbone": backbone, "output": output}
+    options = {name: os.fspath(value) for name, value in paths.items() if value is not None} | settings
+    run_settings = settings_of(None if config is None else Path(config), options)
     tables: Tables | None = None
     if (train_data is None) is not (dev_data is None):
-        raise BadValue("Give both `train_data=` and `dev_data=`: exits are trained on one and scored on the other.")
+        raise BadValue("`train_data=` and `dev_data=` must be set together.")
     if train_data is not None:
         for name in ("task", "train_file", "dev_file", "dataset", "data_dir"):
-            if getattr(made, name) is not None:
-                raise BadValue(f"The data are given in memory; leave `{name}=` out.")
-        columns = Columns(made.text_column, made.pair_column, made.label_column)
-        tables = table_given(train_data, "train_data", columns), table_given(dev_data, "dev_data", columns)
+            if getattr(run_settings, name) is not None:
+                raise BadValue(f"`{name}=` cannot be combined with `train_data=`; remove one of them.")
+        columns = Columns(run_settings.text_column, run_settings.pair_column, run_settings.label_column)
+        tables = table_in_memory(train_data, "train_data", columns), table_in_memory(dev_data, "dev_data", columns)
     try:
-        if made.seeds is not None:
-            return train_seeds(made, resume=resume, overwrite=overwrite, tables=tables)
-        result: Result = run(made, resume=resume, overwrite=overwrite, tables=tables)
+        if run_settings.seeds is not None:
+            return train_seeds(run_settings, resume=resume, overwrite=overwrite, tables=tables)
+        result: TrainResult = run(run_settings, resume=resume, overwrite=overwrite, tables=tables)
         return result
     finally:
         close_process_group()
 
 
-def settings_of(config: Path | None, given: dict[str, Any]) -> Any:
-    """A file's settings, then the caller's on top; a recipe's own options find their place."""
+def settings_of(config: Path | None, options: dict[str, Any]) -> Any:
+    """Return the settings of a file, overridden by `options`; options of the recipe go to `recipe_options`."""
     from dataclasses import fields
 
     from offramp.errors import UnknownName
@@ -83,22 +85,22 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Any:
     from offramp.training.settings import Settings, read_settings
 
     settings: dict[str, Any] = {} if config is None else read_settings(config)
-    known, own = {field.name for field in fields(Settings)}, recipe_options()
-    if unknown := [name for name in given if name not in known and name not in own]:
-        raise UnknownName("setting", unknown[0], [*known, *own])
-    settings |= {name: value for name, value in given.items() if name in known and value is not None}
-    options = {name: value for name, value in given.items() if name in own and name not in known and value is not None}
-    if options:
-        settings["recipe_options"] = dict(settings.get("recipe_options") or {}) | options
-    for name, what in (("backbone", "the encoder to train"), ("output", "the folder to write")):
+    names, recipe_names = {field.name for field in fields(Settings)}, set(recipe_options())
+    if unknown := [name for name in options if name not in names | recipe_names]:
+        raise UnknownName("setting", unknown[0], [*names, *recipe_names])
+    present = {name: value for name, value in options.items() if value is not None}
+    settings |= {name: value for name, value in present.items() if name in names}
+    if for_recipe := {name: value for name, value in present.items() if name not in names}:
+        settings["recipe_options"] = dict(settings.get("recipe_options") or {}) | for_recipe
+    for name, description in (("backbone", "the encoder to train"), ("output", "the model folder to write")):
         if name not in settings:
-            raise BadValue(f"Give `{name}=`, {what}.")
+            raise BadValue(f"`{name}=` is missing: {description}.")
     if isinstance(settings.get("exits"), int):
         settings["exits"] = [settings["exits"]]
     try:
         return Settings(**settings)
     except TypeError as err:
-        raise BadValue(f"An option has the wrong kind of value: {err}.") from err
+        raise BadValue(f"A setting has the wrong type: {err}.") from err
 
 
 def convert(
@@ -113,27 +115,32 @@ def convert(
     faithful: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Make a model folder from an original system's checkpoint (config.json and its state dict).
+    """Convert a published system's checkpoint (config.json and state dict) to an offramp model folder.
 
     Args:
-        source: the original's folder.
+        source: folder of the checkpoint.
         output: the model folder to write.
-        kind: deebert, romebert, berxit, elasticbert, pabee or ebert; None: told by the keys.
-        policy: what the model exits by; None: never, for no original stores a threshold.
-        layers: of ElasticBERT, only its first layers, statically.
-        pad_to: of EBERT, the length that its training padded rows to.
-        no_answer: of EBERT on SQuAD 2.0, a context may have no answer.
-        faithful: restore what an original did and nobody should want.
+        kind: "deebert", "romebert", "berxit", "elasticbert", "pabee" or "ebert"; None to detect it from the parameter
+            names.
+        policy: exit policy of the model; None for never, because these checkpoints store no threshold.
+        layers: ElasticBERT: keep only the first layers, with one exit.
+        pad_to: EBERT: length that training padded rows to.
+        no_answer: EBERT on SQuAD 2.0: questions may have no answer in the context.
+        faithful: reproduce known flaws of the original, such as an untrained last exit.
         overwrite: replace the model in `output`.
 
-    >>> offramp.convert("deebert-checkpoint", output="my-model", policy="entropy:0.1")          # doctest: +SKIP
+    Returns:
+        The model folder.
+
+    Examples:
+        >>> offramp.convert("deebert-checkpoint", output="my-model", policy="entropy:0.1")
     """
     import logging
 
-    from offramp.files.writing import check_free
+    from offramp.files.writing import check_output_path
 
     target = Path(output)
-    check_free(target, overwrite)
+    check_output_path(target, overwrite)
     from offramp.originals.convert import ConvertOptions
     from offramp.originals.convert import convert as run
 

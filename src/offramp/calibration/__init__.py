@@ -1,1 +1,1 @@
-"""A threshold that keeps a guarantee: what is at risk, how it is tested, in which order, and what is written down."""
+"""Choose exit thresholds with a statistical guarantee: risks, tests, the order of testing, and what is saved."""

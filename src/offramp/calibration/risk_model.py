@@ -1,4 +1,4 @@
-"""Fit the judge of the policy `risk`: per exit a logistic curve from its certainty to how likely its answer differs."""
+"""Fit the risk model of the policy `risk`: per exit, logistic regression from its log-odds to the risk."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from offramp.core.stepper import ModelSpec, RiskParameters
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Memory
 
-__all__ = ["fit", "fit_risk_model", "signals", "with_placeholder_risk_model"]
+__all__ = ["fit_curves", "fit_risk_model", "signals", "with_placeholder_risk_model"]
 
-PRIOR = 0.5  # of a row that differs and of one that does not, both as unsure as can be: no curve runs away
-STEEPEST = 0.05  # how much a slope's square costs
+PRIOR = 0.5  # weight of two extra rows, one with and one without loss, at the lowest log-odds: keeps the fit finite
+SLOPE_PENALTY = 0.05  # weight of the squared slope
 
 
 def fit_risk_model(risk: Risk) -> RiskParameters:
-    """The judge of all early exits, from these rows."""
-    return fit(signals(risk.trace), risk.at_every_exit()[:, :-1])
+    """Fit the risk model of all early exits on these rows."""
+    return fit_curves(signals(risk.trace), risk.losses_per_exit()[:, :-1])
 
 
 def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:
-    """A shape as it will be, once a judge is fitted."""
-    early = len(model_spec.exits) - 1
-    return replace(model_spec, risk_model=((0.0,) * early, (1.0,) * early))
+    """Return the model spec with a placeholder, as if a risk model had been fitted."""
+    num_early = len(model_spec.exits) - 1
+    return replace(model_spec, risk_model=((0.0,) * num_early, (1.0,) * num_early))
 
 
 def signals(trace: Trace) -> NDArray[np.float64]:
-    """What the judge reads at every early exit, (rows, early exits), as the policy computes it."""
+    """Return the input of the risk model at every early exit, (rows, early exits), as the policy computes it."""
     memory: Memory | None = None
-    each = []
+    per_exit = []
     for output in trace.outputs()[:-1]:
-        sure, memory = output.answer_type.log_odds(output.logits.float(), memory)
-        each.append(sure.numpy())
-    return np.stack(each, 1).astype(np.float64)
+        log_odds, memory = output.answer_type.log_odds(output.logits.float(), memory)
+        per_exit.append(log_odds.numpy())
+    return np.stack(per_exit, 1).astype(np.float64)
 
 
-def fit(sure: NDArray[np.float64], losses: NDArray[Any]) -> RiskParameters:
-    """One curve per column; a loss below 0 (an answer that became right) counts as none."""
-    curves = [_curve(sure[:, place], np.clip(losses[:, place], 0, 1)) for place in range(sure.shape[1])]
+def fit_curves(log_odds: NDArray[np.float64], losses: NDArray[Any]) -> RiskParameters:
+    """Fit one curve per column; a loss below 0 (a prediction that became right) counts as 0."""
+    curves = [_fit_curve(log_odds[:, index], np.clip(losses[:, index], 0, 1)) for index in range(log_odds.shape[1])]
     offsets, slopes = zip(*curves, strict=True)
     return offsets, slopes
 
 
-def _curve(sure: NDArray[np.float64], lost: NDArray[Any]) -> tuple[float, float]:
-    """Offset and slope of 1 / (1 + exp(slope · sure − offset)), by penalised maximum likelihood."""
-    least = float(sure.min())
-    x = np.concatenate([sure, [least, least]])
-    y = np.concatenate([lost, [0.0, 1.0]])
-    weights = np.concatenate([np.ones(len(sure)), [PRIOR, PRIOR]])
+def _fit_curve(log_odds: NDArray[np.float64], losses: NDArray[Any]) -> tuple[float, float]:
+    """Return offset and slope of 1 / (1 + exp(slope · log_odds − offset)), by penalized maximum likelihood."""
+    lowest = float(log_odds.min())
+    x = np.concatenate([log_odds, [lowest, lowest]])
+    y = np.concatenate([losses, [0.0, 1.0]])
+    weights = np.concatenate([np.ones(len(log_odds)), [PRIOR, PRIOR]])
 
-    def cost(curve: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        odds = curve[0] - curve[1] * x
-        error = weights * (1 / (1 + np.exp(-np.clip(odds, -500, 500))) - y)
-        value = (weights * (np.logaddexp(0, odds) - y * odds)).sum() + STEEPEST * curve[1] ** 2
-        return float(value), np.array([error.sum(), -(error * x).sum() + 2 * STEEPEST * curve[1]])
+    def objective(curve: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        logit = curve[0] - curve[1] * x
+        error = weights * (1 / (1 + np.exp(-np.clip(logit, -500, 500))) - y)
+        value = (weights * (np.logaddexp(0, logit) - y * logit)).sum() + SLOPE_PENALTY * curve[1] ** 2
+        return float(value), np.array([error.sum(), -(error * x).sum() + 2 * SLOPE_PENALTY * curve[1]])
 
-    found = minimize(cost, np.zeros(2), jac=True, method="L-BFGS-B").x
-    return float(f"{found[0]:.4g}"), float(f"{found[1]:.4g}")
+    offset, slope = minimize(objective, np.zeros(2), jac=True, method="L-BFGS-B").x
+    return float(f"{offset:.4g}"), float(f"{slope:.4g}")

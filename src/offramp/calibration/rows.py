@@ -1,4 +1,4 @@
-"""Which rows a guarantee is tested on: those that training set aside, or others that it did not see."""
+"""The rows to calibrate on: those that training held out, or other rows that training did not see."""
 
 from __future__ import annotations
 
@@ -8,66 +8,66 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.data.hashes import hashes_of
-from offramp.data.rows import DataOptions, TaskRows, rows_for
+from offramp.data.hashes import hash_texts
+from offramp.data.rows import DataOptions, TaskRows, load_rows
 from offramp.errors import BadInput
 from offramp.model.config import AdaptiveConfig
-from offramp.training.holdout import KNOWN, earlier_rows, read_hashes
+from offramp.training.holdout import KNOWN, earlier_training_rows, read_hashes
 
 __all__ = ["rows_to_calibrate"]
 
 logger = logging.getLogger("offramp")
 
-SET_ASIDE = "that training did not see"
-SET_ASIDE_HERE = "that this training did not see (what its backbone was fine-tuned on is not known)"
-UNKNOWN = "of which it is not known whether training saw them"
-KNOWN_CONTEXTS = "that training did not see, about contexts of which it saw some"
-CHOSE = "that may have helped to choose the checkpoint"
+# follow "tested on 480 rows" in the sentence of a guarantee
+HELD_OUT = "held out from training"
+HELD_OUT_HERE = "held out from this training; what its backbone was fine-tuned on is not known"
+UNKNOWN = "that may have been used for training; the model does not record its training rows"
+SEEN_CONTEXTS = "held out from training, some with contexts that training saw"
+SELECTION = "that may have been used to select the checkpoint"
 
 
-def rows_to_calibrate(folder: Path, config: AdaptiveConfig, given: DataOptions) -> tuple[TaskRows, str]:
-    """The rows that training set aside, or the ones named if training did not see them; and what is known of them.
+def rows_to_calibrate(folder: Path, config: AdaptiveConfig, options: DataOptions) -> tuple[TaskRows, str]:
+    """Return the rows that training held out, or the requested rows if training did not see them; and their origin.
 
-    Of copies of one text the first counts alone, for a test takes rows to be independent.
+    Duplicate texts are dropped, because the tests assume independent rows.
     """
     roles = read_hashes(folder)
-    own = given.memory is None and given.file is None and given.split is None and len(roles.get("calibration", ())) > 0
-    data = rows_for(str(folder), config, given, "train" if own else "dev")
-    hashes = hashes_of(data.rows.texts)
-    chosen = np.isin(hashes, roles["calibration"]) if own else np.ones(len(hashes), dtype=bool)
+    is_default = options.memory is None and options.file is None and options.split is None
+    held_out = is_default and len(roles.get("calibration", ())) > 0
+    data = load_rows(str(folder), config, options, "train" if held_out else "dev")
+    hashes = hash_texts(data.rows.texts)
+    chosen = np.isin(hashes, roles["calibration"]) if held_out else np.ones(len(hashes), dtype=bool)
     if not chosen.any():
         raise BadInput(
-            f"None of the rows that training set aside are in {data.name}; name others with `texts=` or `split=`."
+            f"{data.name} has none of the rows that training held out; choose other rows with `texts=` or `split=`."
         )
     _, first = np.unique(hashes, return_index=True)
-    places = np.sort(first[chosen[first]])
-    data = data.take(places)
-    return data, _origin(folder, data, hashes[places], roles)
+    indices = np.sort(first[chosen[first]])
+    data = data.take(indices)
+    return data, _origin(folder, data, hashes[indices], roles)
 
 
 def _origin(folder: Path, data: TaskRows, hashes: NDArray[np.uint64], roles: dict[str, NDArray[np.uint64]]) -> str:
     if not roles:
-        logger.warning("%s does not say what it was trained on: make sure that these rows were not.", folder)
+        logger.warning("%s does not record its training rows: make sure that it was not trained on these.", folder)
         return UNKNOWN
     seen = np.isin(hashes, roles.get("train", ()))
     if seen.any():
         first = data.rows.texts[int(seen.argmax())]
         raise BadInput(
-            f"{int(seen.sum()):,} of the {len(hashes):,} rows were trained on, the first is {first!r:.60}: "
-            "a guarantee about them says nothing. Leave them out, or use the rows that training set aside."
+            f"{int(seen.sum()):,} of the {len(hashes):,} rows were used for training, such as {first!r:.60}. "
+            "Calibrate on other rows, or on those that training held out."
         )
     shared = data.task.answer_type.shared_texts(data.rows.texts)
-    if shared and np.isin(hashes_of(shared), roles.get("train", ())).any():
-        logger.warning(
-            "Some of the questions are about contexts that were trained on: the guarantee is a little too rosy."
-        )
-        return KNOWN_CONTEXTS
+    if shared and np.isin(hash_texts(shared), roles.get("train", ())).any():
+        logger.warning("Some questions are about contexts that were used for training: the guarantee is optimistic.")
+        return SEEN_CONTEXTS
     used = np.isin(hashes, roles.get("dev", ()))
     if not used.any():
-        return SET_ASIDE if earlier_rows(folder) == KNOWN else SET_ASIDE_HERE
+        return HELD_OUT if earlier_training_rows(folder) == KNOWN else HELD_OUT_HERE
     logger.warning(
-        "%d of the %d rows may have helped to choose the checkpoint: the guarantee is a little too rosy.",
+        "%d of the %d rows may have been used to select the checkpoint: the guarantee is optimistic.",
         int(used.sum()),
         len(hashes),
     )
-    return CHOSE
+    return SELECTION

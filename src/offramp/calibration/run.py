@@ -1,4 +1,4 @@
-"""`calibrate(runner, guarantee)`: rows that training never saw, a test, and the policy in the model's config."""
+"""`calibrate(runner, …)`: choose a policy on held-out rows and write it into the model's config."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from offramp.calibration.choice import (
     SEED,
     CalibrationOptions,
+    choose_for_speedup,
     choose_with_guarantee,
-    fastest,
+    explain_too_few_rows,
     policies_for,
     shuffled,
-    too_few,
 )
 from offramp.calibration.risk_model import fit_risk_model, with_placeholder_risk_model
 from offramp.calibration.risks import Guarantee, Risk
@@ -33,30 +33,27 @@ from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.trace import Trace
-from offramp.exports.folder import keep_policy, read_export
-from offramp.exports.texts import unseen
-from offramp.files.writing import write_together
+from offramp.exports.folder import read_export, save_policy
+from offramp.exports.texts import drop_seen_rows
+from offramp.files.writing import replace_files
 from offramp.model import card
 from offramp.model import guarantee as guarantees
 from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
-from offramp.policies.grids import fitting, grid
+from offramp.policies.grids import applicable_policies, grid
 from offramp.runtimes import RUNTIMES
-from offramp.training.imitation.teacher import called
+from offramp.training.imitation.teacher import short_name
 
-__all__ = ["CalibrationOptions", "CalibrationResult", "bound", "calibrate", "check_folder", "whole_evidence"]
+__all__ = ["CalibrationOptions", "CalibrationResult", "bind_policy", "build_evidence", "calibrate", "check_folder"]
 
-
-FEWEST = 20  # rows that a risk_model can be fitted on
-GATED = "The full model is this one at its full depth, its gates at work."
-
-
-DYNAMIC = "With a scale per batch, as here, a row's answer depends on its batch: this is about batches like these."
+MIN_RISK_MODEL_ROWS = 20
+GATED = "The full model is this model at full depth, with its gates active."
+DYNAMIC = "With dynamic int8, a prediction depends on the other rows of its batch: this holds for similar batches."
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """What was found; without a policy nothing was written."""
+    """The result of a calibration; if there is no policy, the model is unchanged."""
 
     policy: Policy | None
     sentence: str
@@ -67,7 +64,7 @@ class CalibrationResult:
 
     @property
     def guarantee(self) -> str | None:
-        """What holds; None without a policy, and where speed was asked for instead."""
+        """The guarantee as a sentence; None without a policy, or with `speedup=`."""
         return self.sentence if self.policy is not None and self.evidence.get("guarantee") else None
 
     def __str__(self) -> str:
@@ -76,7 +73,7 @@ class CalibrationResult:
 
 def calibrate(
     runner: Runner,
-    given: DataOptions,
+    data_options: DataOptions,
     guarantee: Guarantee,
     options: CalibrationOptions | None = None,
     *,
@@ -84,51 +81,61 @@ def calibrate(
     reference: str | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
-    """Find the cheapest setting that keeps the guarantee and write it into the model's folder.
+    """Find the cheapest setting that passes the test of the guarantee and write it into the model's folder.
 
-    `reference` is a model or a file whose answers are to be kept, in place of the full model's. `announce` is told the
-    sentence before anything is written; if it raises, the model stays as it was.
+    Args:
+        runner: the loaded model.
+        data_options: the rows to calibrate on.
+        guarantee: what is tested.
+        options: the policies to try, and other options.
+        trace_file: a trace to read, or where to record one.
+        reference: a model or a file whose predictions count instead of the full model's.
+        announce: called with the sentence before anything is written; if it raises, the model stays unchanged.
     """
     folder = check_folder(runner.name)
-    data, origin = rows_to_calibrate(folder, runner.config, given)
+    data, origin = rows_to_calibrate(folder, runner.config, data_options)
     if RUNTIMES[runner.backend].runs_graphs:
-        data = unseen(data, read_export(folder, runner.backend).seen)
-    options = _checked(runner, guarantee, options or CalibrationOptions(), data)
+        data = drop_seen_rows(data, read_export(folder, runner.backend).seen)
+    options = _check_options(runner, guarantee, options or CalibrationOptions(), data)
     if options.speedup is None:
-        sentence = too_few(options.left_to_test(len(data.rows)), guarantee, runner.config.answer_type)
+        sentence = explain_too_few_rows(options.num_test_rows(len(data.rows)), guarantee, runner.config.answer_type)
         if sentence is not None:
             return CalibrationResult(
                 None, sentence, {"guarantee": asdict(guarantee), "policy": None, "sentence": sentence}
             )
-    with tempfile.TemporaryDirectory() as place:
-        trace = obtain_trace(runner, data, trace_file or Path(place) / "trace.safetensors", reference)
-        guarantee = replace(guarantee, reference=None if reference is None else called(reference))
+    with tempfile.TemporaryDirectory() as temporary:
+        trace = obtain_trace(runner, data, trace_file or Path(temporary) / "trace.safetensors", reference)
+        guarantee = replace(guarantee, reference=None if reference is None else short_name(reference))
         return _calibrate(folder, runner, trace, guarantee, options, origin, announce or (lambda sentence: None))
 
 
 def check_folder(name: str) -> Path:
-    """The folder that a model lies in; a name on the Hub has none to write into."""
+    """Return the model folder; raise for a name on the Hub, which cannot be written to."""
     folder = Path(name)
     if not folder.is_dir():
-        raise BadValue(f"{name} is no folder: calibrate writes into one. Download or copy the model first.")
+        raise BadValue(f"{name} is not a folder. Calibration writes into the model folder: download the model first.")
     return folder
 
 
-def _checked(runner: Runner, guarantee: Guarantee, options: CalibrationOptions, data: TaskRows) -> CalibrationOptions:
-    """The options with their policies named; whatever is wrong with them is said before the model runs."""
+def _check_options(
+    runner: Runner, guarantee: Guarantee, options: CalibrationOptions, data: TaskRows
+) -> CalibrationOptions:
+    """Return the options with their policies named; raise for invalid ones before the model runs."""
     config = runner.config
     model_spec, labelled = config.model_spec, data.labels is not None
-    asked = options.policies or (_usual(config),)
-    names = tuple(dict.fromkeys(name for one in asked for name in policies_for(one, model_spec)))
+    requested = options.policies or (_default_policy(config),)
+    names = tuple(dict.fromkeys(name for policy in requested for name in policies_for(policy, model_spec)))
     for name in names:
-        grid(name, with_placeholder_risk_model(model_spec))  # says what is wrong with it
+        grid(name, with_placeholder_risk_model(model_spec))  # raises if the policy does not fit the model
         if options.per_exit:
             check_per_exit(name, model_spec)
     if options.speedup is not None and options.per_exit:
-        raise BadValue("A speed is sought among one threshold for all exits; leave `per_exit=` out.")
+        raise BadValue("`speedup=` cannot be combined with `per_exit=`; remove one of them.")
     guarantee.check(model_spec.answer_type, labelled)
     if options.temperature and RUNTIMES[runner.backend].runs_graphs:
-        raise BadValue("Temperatures are part of an export; fit them with torch, then export again.")
+        raise BadValue(
+            "Temperatures cannot be changed in an export. Fit them with the torch backend, then export again."
+        )
     if options.temperature:
         check_temperatures(model_spec.answer_type, labelled, config.faithful)
     return replace(options, policies=names)
@@ -152,33 +159,36 @@ def _calibrate(
     if options.needs_risk_model:
         order = shuffled(trace)
         cut = len(order) // 4
-        if cut < FEWEST:
+        if cut < MIN_RISK_MODEL_ROWS:
             raise BadInput(
-                f"A risk_model is fitted on a quarter of the rows, and {len(order)} are too few; give {4 * FEWEST}."
+                f"{len(order)} rows are too few to fit a risk model on a quarter of them; "
+                f"give at least {4 * MIN_RISK_MODEL_ROWS}."
             )
         risk_model = fit_risk_model(Risk(guarantee, trace.take(np.sort(order[:cut]))))
         trace = replace(trace.take(np.sort(order[cut:])), risk_model=risk_model)
     if options.speedup is not None:
-        policy, choice = fastest(trace, options.policies, options.speedup, guarantee.tolerance, guarantee.reference)
+        policy, choice = choose_for_speedup(
+            trace, options.policies, options.speedup, guarantee.tolerance, guarantee.reference
+        )
     else:
         policy, choice = choose_with_guarantee(trace, guarantee, options, origin)
     if runner.dtype == "int8-dynamic":
         choice = choice | {"sentence": f"{choice['sentence']} {DYNAMIC}"}
     if trace.kept is not None:
         choice = choice | {"sentence": f"{choice['sentence']} {GATED}"}
-    evidence = whole_evidence(choice, policy, trace)
+    evidence = build_evidence(choice, policy, trace)
     evidence["temperatures"] = None if temperatures is None else temperatures.tolist()
     if policy is not None:
         announce(evidence["sentence"])
-        write(folder, runner, policy, evidence, temperatures)
+        write_calibration(folder, runner, policy, evidence, temperatures)
     return CalibrationResult(policy, evidence["sentence"], evidence)
 
 
-def whole_evidence(
-    choice: dict[str, Any], policy: Policy | None, trace: Trace, called: str | None = None
+def build_evidence(
+    choice: dict[str, Any], policy: Policy | None, trace: Trace, model_name: str | None = None
 ) -> dict[str, Any]:
-    """What a choice rests on, and what it is about; `called` is the model's folder, where that is still being made."""
-    model = trace.about["model"] | ({} if called is None else {"name": called})
+    """Return the content of calibration.json; `model_name` replaces the name of a model that is still being written."""
+    model = trace.about["model"] | ({} if model_name is None else {"name": model_name})
     return choice | {
         "policy": None if policy is None else str(policy),
         "rows": len(trace),
@@ -190,43 +200,43 @@ def whole_evidence(
     }
 
 
-def _usual(config: AdaptiveConfig) -> str:
-    """The model's own policy where it has a number to choose, else the first that fits."""
-    fits = fitting(config.model_spec)
+def _default_policy(config: AdaptiveConfig) -> str:
+    """Return the model's own policy if it has a grid of settings, else the first that fits."""
+    fits = applicable_policies(config.model_spec)
     return config.exit_policy.name if config.exit_policy.name in fits else fits[0]
 
 
-def write(
+def write_calibration(
     folder: Path,
     runner: Runner,
     policy: Policy,
     evidence: dict[str, Any],
     temperatures: NDArray[np.float64] | None,
 ) -> None:
-    """The evidence, the config, and last the card, all or none; the runner in hand stays as it was."""
-    config, written = bound(runner, policy, evidence, temperatures)
+    """Write the evidence, config and model card, all or none; the loaded `runner` stays unchanged."""
+    config, evidence_json = bind_policy(runner, policy, evidence, temperatures)
     if RUNTIMES[runner.backend].runs_graphs:
-        keep_policy(folder, runner.backend, config, written, card.EVIDENCE)
+        save_policy(folder, runner.backend, config, evidence_json, card.EVIDENCE)
         return
-    write_together(
+    replace_files(
         card.new_card(config, folder)
-        | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: written}
+        | {folder / "config.json": config.to_json_string(), folder / card.EVIDENCE: evidence_json}
     )
 
 
-def bound(
+def bind_policy(
     runner: Runner, policy: Policy, evidence: dict[str, Any], temperatures: NDArray[np.float64] | None = None
 ) -> tuple[AdaptiveConfig, str]:
-    """A config with the policy and what was choose_with_guarantee of it, and the evidence as it is written."""
+    """Return a config with the policy and its guarantee, and the evidence as JSON."""
     config = copy.deepcopy(runner.config)
     if temperatures is not None:
         specs = [
-            replace(spec, temperature=float(f"{spec.temperature * warmer:.6g}"))
-            for spec, warmer in zip(config.exit_specs, temperatures, strict=True)
+            replace(spec, temperature=float(f"{spec.temperature * temperature:.6g}"))
+            for spec, temperature in zip(config.exit_specs, temperatures, strict=True)
         ]
         config.exits = [spec.to_dict() for spec in specs]
     config.max_tokens = runner.limit
-    tested = replace(runner, config=config, max_length=None)  # with temperatures and length as they are now
+    tested = replace(runner, config=config, max_length=None)  # with the new temperatures and length
     evidence["model"] = evidence["model"] | {"fingerprint": tested.fingerprint}
     guarantees.bind(config, policy, evidence, tested.fingerprint)
     return config, json.dumps(evidence, indent=1, ensure_ascii=False) + "\n"

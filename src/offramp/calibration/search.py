@@ -1,4 +1,4 @@
-"""Thresholds of their own for every exit: found by descent, exit by exit, for several prices of risk."""
+"""Search a separate threshold for every exit: coordinate descent, for several prices of risk."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from offramp.policies.grids import grid
 
 __all__ = ["check_per_exit", "per_exit"]
 
-PRICES = np.geomspace(1, 1000, 12)  # what a unit of risk is worth in units of the full model's cost
+PRICES = np.geomspace(1, 1000, 12)  # cost of one unit of risk, in units of the full model's cost
 STEPS, ROUNDS = 24, 2
 
 
 def check_per_exit(name: str, model_spec: ModelSpec) -> None:
-    """Refuse policies and models without a threshold for every exit."""
+    """Raise if the policy or the model has no threshold per exit."""
     if not POLICIES[name].per_exit:
-        raise BadValue(f"Policy {name!r} has no threshold per exit; leave `per_exit=` out.")
+        raise BadValue(f"Policy {name!r} has no threshold per exit; remove `per_exit=`.")
     if len(model_spec.exits) == 1:
-        raise BadValue("This model has no early exit to have a threshold; leave `per_exit=` out.")
+        raise BadValue("This model has no early exits, so there are no thresholds per exit; remove `per_exit=`.")
 
 
 def per_exit(risk: Risk, name: str, model_spec: ModelSpec) -> list[Policy]:
-    """For each price the thresholds that make cost plus priced risk smallest on these rows."""
-    tried = grid(name, model_spec)
-    tried = [tried[place] for place in np.linspace(0, len(tried) - 1, STEPS).astype(int)]
-    first = tried[0]
-    values = [policy.parameter or 0.0 for policy in tried]
-    early = len(model_spec.exits) - 1
+    """Return for every price the thresholds that minimize cost plus priced risk on these rows."""
+    settings = grid(name, model_spec)
+    settings = [settings[index] for index in np.linspace(0, len(settings) - 1, STEPS).astype(int)]
+    base = settings[0]
+    values = [policy.parameter or 0.0 for policy in settings]
+    num_early = len(model_spec.exits) - 1
     policies = []
     for price in PRICES:
-        best = min(values, key=lambda value: _worth(risk, first.with_threshold(value), price))
-        chosen = [best] * early
+        best = min(values, key=lambda value: _objective(risk, base.with_threshold(value), price))
+        chosen = [best] * num_early
         for _ in range(ROUNDS):
-            for place in range(early):
-                options = {value: (*chosen[:place], value, *chosen[place + 1 :]) for value in values}
-                chosen[place] = min(values, key=lambda value: _worth(risk, first.with_threshold(options[value]), price))
-        policies.append(first.with_threshold(tuple(chosen)))
+            for index in range(num_early):
+                options = {value: (*chosen[:index], value, *chosen[index + 1 :]) for value in values}
+                chosen[index] = min(
+                    values, key=lambda value: _objective(risk, base.with_threshold(options[value]), price)
+                )
+        policies.append(base.with_threshold(tuple(chosen)))
     return list(dict.fromkeys(policies))
 
 
-def _worth(risk: Risk, policy: Policy, price: float) -> float:
+def _objective(risk: Risk, policy: Policy, price: float) -> float:
     replayed = risk.trace.replay(policy)
     return float(replayed.layer.mean()) / risk.trace.depth + price * max(0.0, float(risk.losses(replayed).mean()))

@@ -1,1 +1,1 @@
-"""The command line: parses, calls one function, prints."""
+"""The command line, `offramp`: one module per command."""

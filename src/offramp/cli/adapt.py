@@ -1,11 +1,12 @@
-"""Make a fine-tuned classifier faster, with a guarantee about its answers; no labels are needed.
+"""Make a fine-tuned classifier faster, with a guarantee on its predictions. No labels are needed.
 
-MODEL is a fine-tuned classifier or regression, a folder or a name on the Hub. TEXTS are texts like those that it will
-see, a few thousand of them: plain text, TSV, CSV, JSON lines or Parquet, single texts or pairs.
+MODEL is a fine-tuned classifier or regression model. TEXTS is a file with a few thousand texts (or text pairs) like
+those the model will see: plain text, TSV, CSV, JSON lines or Parquet.
 
-MODEL's encoder and head stay as they are. Early exits learn to answer as it does, the quickest of them are kept, and
-texts that nothing else used test the guarantee: with 90 % confidence at most 2 % of the answers differ from MODEL's.
-Where no setting saves anything within that risk, it says so, and what would be possible, and exits with code 1.
+MODEL's encoder and head are not changed. Early exits are trained to reproduce its predictions, and the fastest set of
+exits is kept. Held-out texts then test the guarantee: by default, with 90 % confidence, at most 2 % of the predictions
+differ from MODEL's. If no setting is faster within that risk, offramp explains what would be possible and exits with
+code 1.
 """
 
 from __future__ import annotations
@@ -14,81 +15,89 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 from offramp.runtimes import RUNTIMES
 
 EXAMPLES = """\
 examples:
-  offramp adapt my-classifier texts.txt --risk 0.02 --confidence 0.9 --output FAST
-  offramp adapt my-classifier pairs.csv --text-column question --pair-column answer --output FAST
-  offramp adapt my-regression texts.jsonl --tolerance 0.25 --risk 0.05 --output FAST
-  offramp adapt my-classifier texts.txt --backend onnx --threads 2 --output FAST    (int8 where it keeps the answers)
+  offramp adapt my-classifier texts.txt --risk 0.02 --confidence 0.9 --output fast
+  offramp adapt my-classifier pairs.csv --text-column question --pair-column answer --output fast
+  offramp adapt my-regression texts.jsonl --tolerance 0.25 --risk 0.05 --output fast
+  offramp adapt my-classifier texts.txt --backend onnx --threads 2 --output fast  # int8 if predictions are preserved
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp adapt`."""
-    parser.add_argument("model", metavar="MODEL", help="the fine-tuned model: a folder, or a name on the Hub")
-    parser.add_argument("texts", metavar="TEXTS", help="a file of texts like those that it will see")
-    parser.add_argument("--output", "-o", metavar="FAST", required=True, help="the model folder to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the model in FAST")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was interrupted")
+    """Add the options of `offramp adapt`."""
+    parser.add_argument("model", metavar="MODEL", help="fine-tuned model: a folder or a name on the Hugging Face Hub")
+    parser.add_argument("texts", metavar="TEXTS", help="file of texts like those the model will see")
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", "-o", metavar="OUT", required=True, help="model folder to write")
+    output.add_argument("--overwrite", action="store_true", help="replace the model in OUT")
+    output.add_argument("--resume", action="store_true", help="continue an interrupted run")
     guarantee = parser.add_argument_group("guarantee")
     guarantee.add_argument(
-        "--risk", type=float, default=0.02, metavar="R", help="maximum fraction of changed answers (default: 0.02)"
+        "--risk", type=float, default=0.02, metavar="R", help="maximum fraction of changed predictions (default: 0.02)"
     )
     guarantee.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
     guarantee.add_argument(
-        "--tolerance", type=float, metavar="T", help="regression: how far apart two values still agree"
+        "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"
     )
-    serving = parser.add_argument_group("serving")
-    serving.add_argument(
-        "--backend", choices=list(RUNTIMES), default="torch", help="what shall run it (default: torch)"
-    )
-    serving.add_argument(
+    inference = parser.add_argument_group("inference")
+    arguments.add_backend(inference, list(RUNTIMES), "torch")
+    inference.add_argument(
         "--int8",
         choices=["auto", "static", "token", "dynamic", "none"],
         default="auto",
-        help="on onnx or openvino (default: auto)",
+        help="onnx, openvino: int8 quantization; see offramp export --help (default: auto)",
     )
-    serving.add_argument("--batch", type=int, default=32, metavar="N", help="texts served together (default: 32)")
-    serving.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as torch chooses)")
-    serving.add_argument(
-        "--policy", default="auto", metavar="P", help="entropy, confidence, margin or risk (default: the best)"
+    inference.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="batch size to optimize for (default: 32)"
     )
+    arguments.add_threads(inference)
     exits = parser.add_argument_group("exits")
+    exits.add_argument(
+        "--policy",
+        default="auto",
+        metavar="P",
+        help="exit policy: entropy, confidence, margin or risk; auto tries entropy and risk (default: auto)",
+    )
     exits.add_argument(
         "--exits",
         type=arguments.layers,
         default="all",
         metavar="LAYERS",
-        help="where they may be: all, or 2,4,6 (default: all)",
+        help="layers that may get an exit: all, or for example 2,4,6 (default: all)",
     )
     exits.add_argument(
-        "--heads", default="attention", metavar="H", help="attention, linear or pooler (default: attention)"
+        "--heads", default="attention", metavar="H", help="exit heads: attention, linear or pooler (default: attention)"
     )
-    exits.add_argument("--queries", type=int, default=4, metavar="N", help="attention: queries per head (default: 4)")
     exits.add_argument(
-        "--query-width", type=int, default=64, metavar="N", help="attention: width of a query (default: 64)"
+        "--queries", type=int, default=4, metavar="N", help="attention heads: learned queries per head (default: 4)"
     )
-    exits.add_argument("--epochs", type=float, metavar="E", help="over the texts to learn from (default: 3 to 10)")
-    exits.add_argument("--minutes", type=float, metavar="M", help="at most, for the learning")
-    exits.add_argument("--seed", type=int, default=42, metavar="S", help="random seed (default: 42)")
-    data = parser.add_argument_group("texts")
-    data.add_argument("--text-column", metavar="NAME", help="the text (default: a column called text or sentence)")
-    data.add_argument("--pair-column", metavar="NAME", help="the second text of each pair")
-    data.add_argument("--max-length", type=int, metavar="N", help="maximum tokens of a text; the rest is cut")
+    exits.add_argument(
+        "--query-width", type=int, default=64, metavar="N", help="attention heads: width of a query (default: 64)"
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--epochs", type=float, metavar="E", help="training epochs (default: 3 to 10, depending on the number of texts)"
+    )
+    training.add_argument("--minutes", type=float, metavar="M", help="maximum training time in minutes")
+    training.add_argument("--seed", type=int, default=42, metavar="S", help="random seed (default: 42)")
+    data = parser.add_argument_group("data")
+    data.add_argument("--text-column", metavar="NAME", help="column with the text (default: text or sentence)")
+    data.add_argument("--pair-column", metavar="NAME", help="column with the second text of each pair")
+    data.add_argument("--max-length", type=int, metavar="N", help="maximum tokens per text; longer texts are truncated")
     add_reading(data)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Adapt, and say what came of it."""
+    """Adapt the model and print the guarantee and the measured speed."""
     from offramp.api.adapt import adapt
 
     result = arguments.call(adapt, args)
     if not result:
-        say(str(result.reason))
+        echo(str(result.reason))
         return 1
-    say(f"{result.guarantee}\n{result.measured}")
-    say(f"Wrote {args.output} with exits on {', '.join(map(str, result.layers))}; {result.report} shows it.")
+    echo(str(result))
     return 0

@@ -1,9 +1,9 @@
-"""Options that several commands share, with one name and one meaning, and how a command calls its function."""
+"""Options shared by several commands, parsers of option values, and the call of a command's API function."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from offramp.api.options import arguments_of
@@ -13,14 +13,17 @@ from offramp.runtimes.loading import DTYPES
 
 __all__ = [
     "Options",
-    "add_machine",
+    "add_backend",
+    "add_inference",
     "add_model",
     "add_output",
     "add_policy",
+    "add_threads",
     "call",
-    "counts",
+    "floats",
+    "integers",
     "layers",
-    "numbers",
+    "threshold",
     "words",
 ]
 
@@ -28,61 +31,70 @@ Options = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def call(function: Callable[..., Any], args: argparse.Namespace, **more: Any) -> Any:
-    """The command's function with what was given; options that were not given are the function's own defaults."""
-    given = {name: getattr(args, name) for name in arguments_of(function) if hasattr(args, name)}
-    return function(**given | more)
+    """Call an API function with the parsed options; options that a command lacks keep the function's defaults."""
+    options = {name: getattr(args, name) for name in arguments_of(function) if hasattr(args, name)}
+    return function(**options | more)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The model that a command reads."""
-    parser.add_argument("model", metavar="MODEL", help="a model folder, or a name on the Hub")
+    """Add the positional argument MODEL."""
+    parser.add_argument("model", metavar="MODEL", help="offramp model: a folder or a name on the Hugging Face Hub")
 
 
-def add_machine(parser: argparse.ArgumentParser) -> None:
-    """What a model runs on, and how much of a text it reads."""
-    group = parser.add_argument_group("machine")
-    group.add_argument("--backend", choices=list(RUNTIMES), default="torch", help="what runs it (default: torch)")
+def add_inference(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the group of options for running a model: backend, device, precision, threads, maximum length."""
+    group = parser.add_argument_group("inference")
+    add_backend(group, list(RUNTIMES), "torch")
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (default: an accelerator if available)")
-    group.add_argument("--dtype", choices=DTYPES, help="what it computes in (default: float32)")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as torch chooses)")
-    length = "maximum tokens of a text (or of a window); the rest is cut (default: the model's own)"
-    group.add_argument("--max-length", type=int, metavar="N", help=length)
+    group.add_argument("--dtype", choices=DTYPES, help="floating-point precision (default: float32)")
+    add_threads(group)
+    length = "maximum tokens per text, or per window of a long context; longer texts are truncated"
+    group.add_argument("--max-length", type=int, metavar="N", help=f"{length} (default: the model's)")
+    return group
+
+
+def add_backend(parser: Options, names: Sequence[str], default: str) -> None:
+    """Add `--backend`."""
+    parser.add_argument("--backend", choices=names, default=default, help=f"runtime for inference (default: {default})")
+
+
+def add_threads(parser: Options) -> None:
+    """Add `--threads`."""
+    parser.add_argument("--threads", type=int, metavar="N", help="number of CPU threads (default: torch's choice)")
 
 
 def add_policy(parser: Options, default: str) -> None:
-    """The exit policy."""
+    """Add `--policy`."""
     examples = ", ".join(example for example, _, _ in TABLE.values())
     parser.add_argument("--policy", metavar="P", help=f"exit policy: {examples} (default: {default})")
 
 
-def add_output(parser: Options, *, required: bool, what: str) -> None:
-    """Where a result goes."""
-    parser.add_argument("--output", "-o", metavar="OUT", required=required, help=what)
+def add_output(parser: Options, *, required: bool, help: str) -> None:
+    """Add `--output` and `--overwrite`."""
+    parser.add_argument("--output", "-o", metavar="OUT", required=required, help=help)
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
-def numbers(written: str) -> float | tuple[float, ...]:
-    """One number, or several separated by commas."""
-    if "," in written:
-        return tuple(float(one) for one in written.split(","))
-    return float(written)
+def threshold(text: str) -> float | tuple[float, ...]:
+    """Parse one number, or one per exit separated by commas."""
+    return floats(text) if "," in text else float(text)
 
 
-def several(written: str) -> tuple[float, ...]:
-    """Numbers between commas."""
-    return tuple(float(one) for one in written.split(","))
+def floats(text: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas."""
+    return tuple(float(number) for number in text.split(","))
 
 
-def counts(written: str) -> tuple[int, ...]:
-    """Whole numbers between commas."""
-    return tuple(int(one) for one in written.split(","))
+def integers(text: str) -> tuple[int, ...]:
+    """Parse integers separated by commas."""
+    return tuple(int(number) for number in text.split(","))
 
 
-def words(written: str) -> tuple[str, ...]:
-    """Words between commas."""
-    return tuple(written.split(","))
+def words(text: str) -> tuple[str, ...]:
+    """Parse words separated by commas."""
+    return tuple(text.split(","))
 
 
-def layers(written: str) -> str | list[int]:
-    """Layers between commas, or the word all."""
-    return written if written == "all" else [int(one) for one in written.split(",")]
+def layers(text: str) -> str | list[int]:
+    """Parse layer numbers separated by commas, or the word `all`."""
+    return text if text == "all" else [int(layer) for layer in text.split(",")]

@@ -1,8 +1,9 @@
-"""Measure a model against what people use instead, in one run, on your own texts.
+"""Measure a model against baselines in one run, on your own texts and this machine.
 
-The plain Hugging Face model and its pipeline, bfloat16 where the CPU has it, full-depth ONNX Runtime and OpenVINO in
-every precision, a static model of equal cost, and offramp on torch and on every export, each with its own calibrated
-policy. All take turns, tokenising included. Quality is the share of answers like the full float32 model's.
+Baselines: the plain Hugging Face model and its pipeline, bfloat16 if the CPU supports it, the full model on ONNX
+Runtime and OpenVINO in every precision, and a shallower static model of equal cost. offramp runs on torch and on every
+export, each with its calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
+of predictions equal to those of the full model in float32.
 """
 
 from __future__ import annotations
@@ -11,47 +12,51 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 
 EXAMPLES = """\
 examples:
-  offramp benchmark MODEL                                       (on the dev rows of its training)
-  offramp benchmark MODEL --texts texts.txt --batch 1,32 --peers plain,onnx --json results.json
-  offramp benchmark MODEL --figure speed.svg
+  offramp benchmark my-model  # on the dev rows of its training run
+  offramp benchmark my-model --file texts.txt --batch 1,32 --peers plain,onnx --json results.json
+  offramp benchmark my-model --figure speed.svg
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp benchmark`."""
+    """Add the options of `offramp benchmark`."""
     arguments.add_model(parser)
-    parser.add_argument(
-        "--batch", type=arguments.counts, default=(1, 8, 32, 64), metavar="N", help="batch sizes (1,8,32,64)"
+    measurement = parser.add_argument_group("measurement")
+    measurement.add_argument(
+        "--batch",
+        type=arguments.integers,
+        default=(1, 8, 32, 64),
+        metavar="N",
+        help="batch sizes, separated by commas (default: 1,8,32,64)",
     )
-    parser.add_argument(
+    measurement.add_argument(
         "--peers",
         type=arguments.words,
         metavar="P",
-        help="against whom: plain, pipeline, bfloat16, onnx, openvino, originals (all that are installed)",
+        help="baselines: plain, pipeline, bfloat16, onnx, openvino, originals (default: all that are installed)",
     )
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="texts that seconds are measured on, spread over the file (all)"
+    measurement.add_argument("--rows", type=int, metavar="N", help="number of texts to time (default: all)")
+    measurement.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="passes over the texts; the median is reported (default: 3)"
     )
-    parser.add_argument(
-        "--rounds", type=int, default=3, metavar="N", help="passes over the texts; the median counts (3)"
+    measurement.add_argument(
+        "--no-memory", dest="memory", action="store_false", help="skip memory, which takes a process per entry"
     )
-    parser.add_argument(
-        "--no-memory", dest="memory", action="store_false", help="do not measure memory (a process per contestant)"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
-    parser.add_argument("--json", metavar="FILE", help="write what was measured there")
-    parser.add_argument("--figure", metavar="FILE", help="draw it there, .svg or .png")
-    parser.add_argument("--overwrite", action="store_true", help="replace these files if they exist")
-    add_data(parser, "The split is dev.")
+    arguments.add_threads(measurement)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", metavar="FILE", help="write the results to this JSON file")
+    output.add_argument("--figure", metavar="FILE", help="draw the results to this file, .svg or .png")
+    output.add_argument("--overwrite", action="store_true", help="replace these files if they exist")
+    add_data(parser, "The default is the dev split of the training run.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table."""
+    """Run the benchmark and print its table."""
     from offramp.api.export import benchmark
 
-    say(str(arguments.call(benchmark, args)))
+    echo(str(arguments.call(benchmark, args)))
     return 0

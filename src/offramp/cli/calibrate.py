@@ -1,8 +1,8 @@
-"""Choose the cheapest threshold that keeps a guarantee, with a statistical guarantee, and write it into the model.
+"""Choose the fastest exit threshold that satisfies a statistical guarantee, and save it in the model.
 
-The guarantee is about answers that differ from the full model's (no labels needed: any text file serves), or about
-accuracy lost against labels. The rows are those that training set aside; other rows may be named, but none that were
-trained on. Ends with 1, and changes nothing, if the guarantee cannot be kept.
+The guarantee limits either the predictions that differ from the full model's (no labels needed) or the accuracy lost.
+By default the calibration rows are those that training held out. Other rows must not have been trained on. If no
+threshold satisfies the guarantee, nothing is changed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,70 +11,82 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 from offramp.runtimes import RUNTIMES
 
 EXAMPLES = """\
 examples:
-  offramp calibrate MODEL --risk 0.02 --confidence 0.9
-  offramp calibrate MODEL --risk-type accuracy --risk 0.01
-  offramp calibrate MODEL --file tickets.txt --risk 0.01              (no labels)
-  offramp calibrate MODEL --speedup 2                                 (no guarantee: the best quality at that speed)
+  offramp calibrate my-model --risk 0.02 --confidence 0.9
+  offramp calibrate my-model --risk-type accuracy --risk 0.01
+  offramp calibrate my-model --file texts.txt --risk 0.01  # your own texts, without labels
+  offramp calibrate my-model --speedup 2  # no guarantee: best quality at that speed
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp calibrate`."""
+    """Add the options of `offramp calibrate`."""
     arguments.add_model(parser)
-    guarantee = parser.add_argument_group("the guarantee")
-    guarantee.add_argument("--risk", type=float, metavar="R", help="at most this share (0.01)")
-    guarantee.add_argument("--confidence", type=float, metavar="C", help="how surely (0.95)")
+    guarantee = parser.add_argument_group("guarantee")
+    guarantee.add_argument(
+        "--risk",
+        type=float,
+        metavar="R",
+        help="maximum fraction of changed predictions, or of accuracy lost (default: 0.01)",
+    )
+    guarantee.add_argument("--confidence", type=float, metavar="C", help="confidence level (default: 0.95)")
     guarantee.add_argument(
         "--risk-type",
         choices=["disagreement", "accuracy"],
-        help="of what: answers unlike the full model's, or accuracy lost against labels (disagreement)",
+        help="what the risk limits: predictions that differ from the full model's, or accuracy lost on labelled rows "
+        "(default: disagreement)",
     )
     guarantee.add_argument(
         "--test",
         choices=["auto", "binomial", "betting", "hoeffding-bentkus"],
-        help="auto, the default: binomial for disagreement, betting for accuracy; binomial on accuracy counts losses "
-        "only, not gains, and is the cautious choice",
+        help="statistical test; auto is binomial for disagreement and betting for accuracy; binomial for accuracy "
+        "ignores gains, which is conservative (default: auto)",
     )
-    guarantee.add_argument("--tolerance", type=float, metavar="X", help="regression: how far off a value may be")
+    guarantee.add_argument(
+        "--tolerance", type=float, metavar="X", help="regression: maximum difference that counts as unchanged"
+    )
     guarantee.add_argument(
         "--reference",
         metavar="R",
-        help="a model, or a file of texts and labels, whose answers are to be kept (its own)",
+        help="model, or file of texts and labels, to compare predictions with (default: the full model)",
     )
     guarantee.add_argument(
-        "--speedup", type=float, metavar="S", help="no guarantee: the best quality at S × fewer layers"
+        "--speedup", type=float, metavar="S", help="no guarantee: best quality with S times fewer layers"
     )
-    leaving = parser.add_argument_group("leaving")
-    leaving.add_argument(
+    exits = parser.add_argument_group("exits")
+    exits.add_argument(
         "--policy",
         action="append",
         default=[],
         metavar="NAME",
-        help="which policy's number is chosen (the model's own, else entropy); several are searched on half the rows; "
-        "auto: entropy or risk, whichever is better there",
+        help="exit policy to calibrate; repeat the option to choose among several on half of the rows; auto chooses "
+        "between entropy and risk (default: the model's policy, else entropy)",
     )
-    leaving.add_argument("--per-exit", action="store_true", help="a threshold of its own for every exit, likewise")
-    leaving.add_argument("--temperature", action="store_true", help="first fit a temperature per exit on a quarter")
-    add_data(parser, "The rows are those that training set aside.")
-    parser.add_argument("--trace", metavar="FILE", help="a trace of those rows to read, or to record there")
-    arguments.add_machine(parser)
+    exits.add_argument(
+        "--per-exit", action="store_true", help="choose a separate threshold per exit on half of the rows"
+    )
+    exits.add_argument(
+        "--temperature", action="store_true", help="first fit a temperature per exit on a quarter of the rows"
+    )
+    add_data(parser, "The default is the rows that training held out.")
+    parser.add_argument("--trace", metavar="FILE", help="trace of the rows to read, or to record if it does not exist")
+    arguments.add_inference(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate and say what holds."""
+    """Calibrate the model and print the guarantee."""
     from offramp.api.calibrate import calibrate
 
-    exported = RUNTIMES[args.backend].runs_graphs
-    kept = (f"{args.model}/{args.backend}", "offramp.json") if exported else (args.model, "config.json")
-    place = f"The policy is for {'/'.join(kept)}, the evidence for {kept[0]}/calibration.json."
-    # who cannot be told gets no other model
-    result = arguments.call(calibrate, args, announce=lambda sentence: say(f"{sentence}\n{place}"))
+    is_export = RUNTIMES[args.backend].runs_graphs
+    folder, config = (f"{args.model}/{args.backend}", "offramp.json") if is_export else (args.model, "config.json")
+    files = f"Saving the policy in {folder}/{config} and the evidence in {folder}/calibration.json."
+    # if this cannot be printed, the model is not changed
+    result = arguments.call(calibrate, args, announce=lambda guarantee: echo(f"{guarantee}\n{files}"))
     if not result:
-        say(f"{result.sentence}\n{args.model} is unchanged.")
+        echo(f"{result.sentence}\n{args.model} is unchanged.")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The options that say which rows a command is about, the same for every command that has some."""
+"""Options that choose a command's rows and describe how files are read."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from offramp.data.source import FORMATS
 __all__ = ["add_data", "add_reading"]
 
 OPTIONS = {
-    "task": ("T", "a task such as sst-2, elue-mrpc or squad (the one the model was trained on)"),
-    "data-dir": ("DIR", "the folder of its official download"),
-    "dataset": ("NAME", "a data set on the Hub or a folder of one"),
-    "dataset-config": ("NAME", "which configuration of the data set"),
-    "split": ("S", "which split"),
-    "text-column": ("NAME", "your own data: the text (a column called text or sentence)"),
-    "pair-column": ("NAME", "your own data: the second text of each pair"),
-    "label-column": ("NAME", "your own data: the label (a column called label)"),
-    "metric": ("M", "your own data: the main metric"),
+    "task": ("T", "benchmark task, such as sst-2, elue-mrpc or squad (default: the task of the training run)"),
+    "data-dir": ("DIR", "folder with the task's official download"),
+    "dataset": ("NAME", "dataset: a name on the Hugging Face Hub or a folder"),
+    "dataset-config": ("NAME", "configuration of the dataset"),
+    "split": ("S", "split of the task or dataset"),
+    "text-column": ("NAME", "your own data: column with the text (default: text or sentence)"),
+    "pair-column": ("NAME", "your own data: column with the second text of each pair"),
+    "label-column": ("NAME", "your own data: column with the label (default: label)"),
+    "metric": ("M", "your own data: main metric"),
 }
-FILE = "a file instead of the split (text, TSV, CSV, JSON lines, Parquet; labels if it has some)"
+FILE = "file of texts instead of a split: text, TSV, CSV, JSON lines or Parquet, with or without labels"
 
 
-def add_data(parser: argparse.ArgumentParser, split: str) -> None:
-    """Where the rows are; what is not given is what the model was trained with."""
-    group = parser.add_argument_group("data", f"What is not given is as the model was trained. {split}")
+def add_data(parser: argparse.ArgumentParser, rows: str) -> None:
+    """Add the options that choose the rows; `rows` is a sentence about the default."""
+    group = parser.add_argument_group("data", f"{rows} Data options that are not set are those of the training run.")
     group.add_argument("--file", "--texts", metavar="FILE", dest="texts", help=FILE)
-    for name, (metavar, text) in OPTIONS.items():
-        group.add_argument(f"--{name}", metavar=metavar, help=text)
+    for name, (metavar, help) in OPTIONS.items():
+        group.add_argument(f"--{name}", metavar=metavar, help=help)
     add_reading(group)
 
 
 def add_reading(group: argparse._ArgumentGroup) -> None:
-    """How a file is read, the same wherever one is."""
+    """Add the options that describe the format of a file."""
     group.add_argument(
-        "--input-format", choices=list(FORMATS), help="how FILE is read (default: by its ending, else text)"
+        "--input-format", choices=list(FORMATS), help="format of the file (default: from its extension, else text)"
     )
     group.add_argument(
-        "--no-header", dest="header", action="store_false", help="TSV or CSV without a header; columns are 1, 2, …"
+        "--no-header",
+        dest="header",
+        action="store_false",
+        help="TSV or CSV without a header line; columns are called 1, 2, …",
     )

@@ -1,4 +1,4 @@
-"""Option names of earlier releases. They still work, with one line that names the new option."""
+"""Option names of earlier releases: they still work, and print the new name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RENAMED = {  # command → old option → new option; renamed in 0.2
 
 
 def current_names(words: Sequence[str]) -> list[str]:
-    """The words of a command line with today's option names; prints one line per old name."""
+    """Replace old option names in a command line; print a deprecation line for each."""
     if not words or words[0] not in RENAMED:
         return list(words)
     current: list[str] = []
     renamed = RENAMED[words[0]]
-    for place, word in enumerate(words):
-        if word == "--":  # everything behind it is a value
-            return current + list(words[place:])
+    for index, word in enumerate(words):
+        if word == "--":  # only positional arguments follow
+            return current + list(words[index:])
         name, equals, value = word.partition("=")
         if name in renamed:
             with suppress(OSError):

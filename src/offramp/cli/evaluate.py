@@ -1,8 +1,8 @@
-"""What every exit is worth and what every policy costs, from one pass over the data.
+"""Measure the quality of every exit and the speed–quality trade-off of every exit policy, in one pass over the data.
 
-OUT gets results.json, curve.csv, plain arrays, figures, the trace of all exits' answers, and report.html, one page to
-read or to show. Curves need no further pass: a policy is replayed on the trace. A few points are run live, against the
-plain encoder, for their seconds.
+OUT gets report.html (a page to read or share), results.json, curve.csv, figures, arrays, and a trace of every exit's
+predictions. Policies are replayed on the trace, without further passes. A few points are also timed live against the
+plain encoder.
 """
 
 from __future__ import annotations
@@ -12,63 +12,77 @@ import shlex
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 
 EXAMPLES = """\
 examples:
-  offramp evaluate MODEL --output RUN                                (on the dev rows of its training)
-  offramp evaluate MODEL --task sst-2 --data-dir GLUE --policy entropy --thresholds 0.1,0.2,0.3 --output RUN
-  offramp evaluate MODEL --task elue-mrpc --data-dir ELUE --policy patience --patience 3,4,5,6 --output RUN
-  offramp evaluate MODEL --file texts.txt --output RUN               (no labels: against the full model)
+  offramp evaluate my-model --output run  # on the dev rows of its training run
+  offramp evaluate my-model --task sst-2 --data-dir GLUE --policy entropy --thresholds 0.1,0.2,0.3 --output run
+  offramp evaluate my-model --policy patience --patience 1,2,3 --output run
+  offramp evaluate my-model --file texts.txt --output run  # without labels: against the full model
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp evaluate`."""
+    """Add the options of `offramp evaluate`."""
     arguments.add_model(parser)
-    add_data(parser, "The split is dev.")
-    leaving = parser.add_argument_group("leaving")
-    leaving.add_argument(
+    add_data(parser, "The default is the dev split of the training run.")
+    exits = parser.add_argument_group("exits")
+    exits.add_argument(
         "--policy",
         action="append",
         default=[],
         metavar="P",
-        help="a policy to draw; may be given several times. One with its numbers (entropy:0.2) is the chosen point "
-        "(all that fit; the model's own, else of the first one drawn the cheapest with at most 2 %% other answers)",
+        help="exit policy to evaluate; may be repeated; with a number (entropy:0.2) it is the operating point of the "
+        "report (default: all that apply; the operating point is the model's policy, else the cheapest setting with "
+        "at most 2 %% changed predictions)",
     )
-    leaving.add_argument(
-        "--thresholds", type=arguments.several, metavar="T", help="instead of a fine grid: 0.1,0.2,0.3"
+    exits.add_argument(
+        "--thresholds", type=arguments.floats, metavar="T", help="thresholds such as 0.1,0.2,0.3 (default: a fine grid)"
     )
-    leaving.add_argument("--patience", type=arguments.counts, metavar="N", help="instead of all: 3,4,5,6")
-    leaving.add_argument(
-        "--tolerance", type=float, metavar="X", help="regression: values so close agree (a tenth of the range)"
+    exits.add_argument(
+        "--patience", type=arguments.integers, metavar="N", help="patience values such as 3,4,5,6 (default: all)"
     )
-    leaving.add_argument(
-        "--elue-length", type=int, default=128, metavar="L", help="tokens that ELUE's count pads to (128)"
+    exits.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="regression: maximum difference that counts as unchanged (default: a tenth of the range)",
     )
-    leaving.add_argument(
-        "--reference", metavar="R", help="a model, or a file of texts and labels, to compare answers with (its own)"
+    exits.add_argument(
+        "--reference",
+        metavar="R",
+        help="model, or file of texts and labels, to compare predictions with (default: the full model)",
     )
-    leaving.add_argument("--no-live", dest="live", action="store_false", help="measure no seconds")
-    result = parser.add_argument_group("writing")
-    arguments.add_output(result, required=True, what="the folder for the results")
-    result.add_argument("--trace", metavar="FILE", help="a trace to read, or to record if it is not there")
-    result.add_argument(
-        "--all-checkpoints", action="store_true", help="every checkpoint in MODEL/checkpoints, each in a folder of OUT"
+    exits.add_argument(
+        "--elue-length",
+        type=int,
+        default=128,
+        metavar="L",
+        help="padded length for counting operations as in ELUE (default: 128)",
     )
-    arguments.add_machine(parser)
+    exits.add_argument("--no-live", dest="live", action="store_false", help="skip the timing")
+    output = parser.add_argument_group("output")
+    arguments.add_output(output, required=True, help="folder for the results")
+    output.add_argument("--trace", metavar="FILE", help="trace of the rows to read, or to record if it does not exist")
+    output.add_argument(
+        "--all-checkpoints",
+        action="store_true",
+        help="evaluate every checkpoint in MODEL/checkpoints, each into a folder in OUT",
+    )
+    arguments.add_inference(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, print the tables."""
+    """Evaluate the model and print the tables."""
     from offramp.api.evaluate import evaluate
 
-    result = arguments.call(evaluate, args, command=shlex.join(["offramp", *args.given]))
+    result = arguments.call(evaluate, args, command=shlex.join(["offramp", *args.words]))
     if args.all_checkpoints:
         from offramp.report.tables import checkpoints_table
 
-        table = checkpoints_table({name: one.results for name, one in result.items()})
-        say(f"{table}\n\nWrote a folder for each in {args.output}.", args.output)
+        table = checkpoints_table({name: evaluation.results for name, evaluation in result.items()})
+        echo(f"{table}\n\nWrote one folder per checkpoint to {args.output}.", args.output)
         return 0
-    say(f"{result}\n\nWrote {result.folder}; look at {result.report}.", args.output)
+    echo(f"{result}\n\nWrote {result.folder}; open {result.report} for the report.", args.output)
     return 0

@@ -1,4 +1,4 @@
-"""Say what a model folder holds: backbone, exits, labels, policy, size."""
+"""Show what a model folder contains: encoder, exits, labels, exit policy, size, exports."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import argparse
 import json
 
 from offramp.cli import arguments
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 
 EXAMPLES = """\
 examples:
-  offramp info MODEL
-  offramp info MODEL --json
+  offramp info my-model
+  offramp info my-model --json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp info`."""
+    """Add the options of `offramp info`."""
     arguments.add_model(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     from offramp.api.info import info
 
     result = info(args.model)
-    say(json.dumps(result.facts, indent=2, ensure_ascii=False) if args.json else str(result))
+    echo(json.dumps(result.facts, indent=2, ensure_ascii=False) if args.json else str(result))
     return 0

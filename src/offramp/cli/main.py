@@ -1,7 +1,8 @@
-"""`offramp VERB …`: finds the command, runs it, turns errors into one line and an exit code.
+"""The `offramp` program: parse the command line, run the command, turn errors into one line and an exit code.
 
-0 done; 1 an honest no; 2 a mistake of the user's, a full disk, a missing extra; 128 and the signal's number where one
-ended it (130 for Ctrl-C). Anything else is our bug and shows its traceback.
+Exit codes: 0 success; 1 no setting satisfies the guarantee; 2 wrong usage, unreadable input, full disk, missing extra;
+128 plus the signal's number if a signal stopped the command (130 for Ctrl-C). Any other exception is a bug of offramp
+and shows its traceback.
 """
 
 from __future__ import annotations
@@ -27,75 +28,82 @@ from offramp.errors import BadValue, OfframpError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
-    "adapt": "make your fine-tuned classifier faster, with a guarantee about its answers; no labels needed",
-    "train": "put exits on an encoder and train them, by any of the published recipes",
-    "evaluate": "say what every exit is worth and what every policy costs",
-    "compare": "lay the curves of several evaluations side by side",
-    "calibrate": "choose the cheapest threshold that keeps a guarantee about quality",
-    "predict": "answer the texts of a file, easy ones after few layers",
-    "serve": "answer over HTTP, in the shapes that existing clients speak, and watch the guarantee",
-    "export": "write a model for ONNX Runtime or OpenVINO, in int8 where that keeps its answers",
-    "tune": "choose the exits that make an export quickest within a risk",
-    "benchmark": "measure a model against what people use instead",
-    "info": "say what a model folder holds",
-    "convert": "make a model folder from an original system's checkpoint",
+    "adapt": "make a fine-tuned classifier faster, with a guarantee on its predictions (no labels needed)",
+    "train": "add exits to an encoder and train them with a published recipe",
+    "evaluate": "measure the quality of every exit and the speed–quality trade-off of every exit policy",
+    "compare": "compare several evaluations in one figure and table",
+    "calibrate": "choose the fastest exit threshold that satisfies a quality guarantee",
+    "predict": "run a model on a file of texts",
+    "serve": "serve a model over HTTP and monitor its guarantee",
+    "export": "export a model to ONNX Runtime or OpenVINO, in int8 if that preserves its predictions",
+    "tune": "choose the exits that make an exported model fastest within a risk limit",
+    "benchmark": "measure a model's speed against baselines on this machine",
+    "info": "show what a model folder contains",
+    "convert": "convert a published system's checkpoint, such as DeeBERT or PABEE, to an offramp model",
 }
 
 DESCRIPTION = """\
-BERT-like encoders that leave early: easy inputs stop after a few layers, hard ones go on.
+Early exits for BERT-style encoders: easy inputs stop after a few layers, hard ones use all of them.
 
-A model is an ordinary Hugging Face folder (or a name on the Hub). Results go to standard output,
-progress and notes to standard error.
+A model is an ordinary Hugging Face model folder, or a name on the Hub. Results go to standard output, warnings and
+progress to standard error.
 """
 EXAMPLES = """\
 examples:
-  offramp train bert-base-uncased --task sst-2 --data-dir GLUE --output MODEL
-  offramp predict MODEL texts.txt --policy entropy:0.2
-  offramp predict MODEL pairs.tsv --text-column question --pair-column sentence --output answers.jsonl
-  offramp info MODEL
-  offramp convert deebert-checkpoint --output MODEL
+  offramp adapt my-classifier texts.txt --risk 0.02 --output fast
+  offramp predict fast texts.txt
+  offramp serve fast
+  offramp info fast
 
-`offramp COMMAND --help` tells more.
+Run `offramp COMMAND --help` for the options of a command.
 """
 
 
-# what the system says of a name or a place, and no code of ours can help
-MACHINE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-WITHOUT_VALUE = re.compile(r"(-\w|--[\w-]+=)--")  # of which argparse makes an empty list
+# errors of the operating system about a path, which the user can fix
+PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+WITHOUT_VALUE = re.compile(r"(-\w|--[\w-]+=)--")  # argparse would parse the value as an empty list
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The list of commands with every summary on the line of its command."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog)
+        self._action_max_length = len("    calibrate")  # argparse forgets the indentation of commands
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """An argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """End with code 2."""
+        """Print the message and exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-class Notes(logging.Handler):
-    """What happened, on standard output; warnings, a line each, on standard error."""
+class ConsoleHandler(logging.Handler):
+    """Print log records: info to standard output, warnings to standard error, one line each."""
 
-    flags: ClassVar[dict[str, str]] = {}  # the options of the command that runs
-    is_server: ClassVar[bool] = False  # whose log is not its result
+    flags: ClassVar[dict[str, str]] = {}  # options of the running command, by argument name
+    is_server: ClassVar[bool] = False  # a server logs to standard error only
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it; work does not end because nobody can read a warning."""
+        """Print a record; a warning that cannot be printed does not stop the command."""
         message = as_options(record.getMessage(), self.flags)
         if record.levelno < logging.WARNING and not self.is_server:
-            streams.say(message)
+            streams.echo(message)
             return
         with suppress(OSError):
             print(f"offramp: {message}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = Parser(
         prog="offramp",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"offramp {offramp.__version__}")
     parsers = {}
@@ -110,23 +118,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, given=given)
+        command.set_defaults(run=module.run, words=words)
         parsers[name] = command
-    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
-        return _fail(str(UnknownName("command", given[0], COMMANDS)))
-    if bare := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, given)), None):
-        return _fail(f"{bare} gives no value; write one behind {bare.removesuffix('--')}")
-    if odd := next((word for word in given if not _is_utf8(word)), None):
-        return _fail(f"{os.fsencode(odd)!r} is not UTF-8; give files and folders names that are.")
-    streams.open_closed_ones()
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        return _fail(str(UnknownName("command", words[0], COMMANDS)))
+    if option := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, words)), None):
+        return _fail(f"{option.removesuffix('--').removesuffix('=')} needs a value, got '--'.")
+    if invalid := next((word for word in words if not _is_utf8(word)), None):
+        return _fail(f"{os.fsencode(invalid)!r} is not UTF-8; use UTF-8 in options and file names.")
+    streams.open_standard_streams()
     try:
-        args = parser.parse_args(current_names(given))
-    except SystemExit as stop:  # after --help, --version, or a mistake
-        return streams.printed(stop.code)
+        args = parser.parse_args(current_names(words))
+    except SystemExit as stop:  # after --help, --version or an error
+        return streams.flush_output(stop.code)
     if args.command is None:
         parser.print_help()
-        return streams.printed(0)
-    Notes.flags, Notes.is_server = flags_of(parsers[args.command]), args.command == "serve"
+        return streams.flush_output(0)
+    ConsoleHandler.flags, ConsoleHandler.is_server = flags_of(parsers[args.command]), args.command == "serve"
     return _run(args)
 
 
@@ -140,44 +148,44 @@ def _is_utf8(word: str) -> bool:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        with streams.stopping(), _listening():
+        with streams.signals_raise(), _console_logging():
             code: int = args.run(args)
     except OfframpError as err:
-        # in a message about a file, a bare name in backticks is the file's
-        return _fail(as_options(str(err), Notes.flags, names=isinstance(err, BadValue)))
+        # in a message about a file, a bare name in backticks belongs to the file
+        return _fail(as_options(str(err), ConsoleHandler.flags, names=isinstance(err, BadValue)))
     except (streams.Stopped, KeyboardInterrupt) as stop:
         return _fail("stopped.", getattr(stop, "code", 130))
-    except (MemoryError, RuntimeError) as err:  # torch says it with a RuntimeError
+    except (MemoryError, RuntimeError) as err:  # torch reports lack of memory as a RuntimeError
         if "Symlink loop" in str(err):
             return _fail(f"{err}.")
         if not isinstance(err, MemoryError) and "allocate memory" not in str(err) and "out of memory" not in str(err):
             raise
-        return _fail(f"There is not enough memory: {str(err).splitlines()[0] if str(err) else 'none is left'}")
-    except BrokenPipeError:  # whoever read our output has seen enough
+        return _fail(f"Out of memory: {str(err).splitlines()[0] if str(err) else 'an allocation failed'}")
+    except BrokenPipeError:  # the reader of our output closed the pipe
         return 0
     except OSError as err:
-        if err.errno not in MACHINE or err.filename is None:
+        if err.errno not in PATH_ERRORS or err.filename is None:
             raise
         return _fail(f"Cannot use {os.fsdecode(err.filename):.200}: {err.strerror}.")
     finally:
-        streams.let_go()
+        streams.discard_output()
     return code
 
 
 @contextmanager
-def _listening() -> Iterator[None]:
-    """Our notes while a command runs; of the libraries' only their errors."""
+def _console_logging() -> Iterator[None]:
+    """Print offramp's log records while a command runs; other libraries log errors only."""
     for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY", "DATASETS_VERBOSITY"):
         os.environ.setdefault(name, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    logger, notes = logging.getLogger("offramp"), Notes()
+    logger, handler = logging.getLogger("offramp"), ConsoleHandler()
     before = logger.level
     logger.setLevel(logging.INFO)
-    logger.addHandler(notes)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(notes)
+        logger.removeHandler(handler)
         logger.setLevel(before)
 
 

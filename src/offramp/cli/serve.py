@@ -1,10 +1,11 @@
-"""Serve a model over HTTP, in the shapes that existing clients speak, and watch its guarantee.
+"""Serve a model over HTTP, compatible with existing clients, and monitor its guarantee.
 
-POST / is Hugging Face's, /predict text-embeddings-inference's, /classify vLLM's, /v2/models/NAME/infer the Open
-Inference Protocol's, /answer a question's. GET / is a live page; /info, /health, /ready, /metrics, /docs tell the rest.
+Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-inference), /classify (vLLM),
+/v2/models/NAME/infer (Open Inference Protocol), /answer (question answering). GET / is a live dashboard; see also
+/info, /health, /ready, /metrics and /docs.
 
-With --audit 0.01 one answer in a hundred is looked at again at full depth, and an alarm says when more answers differ
-than were promised. Nothing is tuned anew by itself.
+With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
+differ than the guarantee allows. Thresholds are never changed automatically.
 """
 
 from __future__ import annotations
@@ -14,54 +15,67 @@ import logging
 import os
 
 from offramp.cli import arguments
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 
 EXAMPLES = """\
 examples:
-  offramp serve MODEL
-  offramp serve MODEL --backend onnx --port 9000 --audit 0.01 --on-alarm never
-  offramp serve MODEL --api-key-file key.txt --host 0.0.0.0
+  offramp serve my-model
+  offramp serve my-model --backend onnx --port 9000 --audit 0.01 --on-alarm never
+  offramp serve my-model --host 0.0.0.0 --api-key-file key.txt
   curl localhost:8000 -H 'content-type: application/json' -d '{"inputs": ["a lovely film"]}'
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp serve`."""
+    """Add the options of `offramp serve`."""
     arguments.add_model(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where to listen (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="on which port (8000)")
-    parser.add_argument("--name", metavar="NAME", help="what the model is called (its folder's name)")
-    arguments.add_policy(parser, "the model's own")
-    watching = parser.add_argument_group("the guarantee, watched")
-    watching.add_argument(
-        "--audit", type=float, default=0.0, metavar="SHARE", help="answers that are looked at again (0)"
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 for any free one (default: 8000)")
+    parser.add_argument("--name", metavar="NAME", help="model name in the API (default: the folder's name)")
+    arguments.add_policy(parser, "the model's")
+    audit = parser.add_argument_group("guarantee")
+    audit.add_argument(
+        "--audit",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="fraction of predictions to repeat with all layers (default: 0)",
     )
-    watching.add_argument(
-        "--on-alarm", choices=["warn", "never"], default="warn", help="never: from then on all go to full depth (warn)"
+    audit.add_argument(
+        "--on-alarm",
+        choices=["warn", "never"],
+        default="warn",
+        help="warn: log a warning; never: also stop exiting early (default: warn)",
     )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts of a request (512)")
-    limits.add_argument("--max-bytes", type=int, default=2_000_000, metavar="N", help="of a request's body (2,000,000)")
+    limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts per request (default: 512)")
+    limits.add_argument(
+        "--max-bytes", type=int, default=2_000_000, metavar="N", help="bytes per request body (default: 2,000,000)"
+    )
     limits.add_argument(
         "--max-queue",
         type=int,
         default=512,
         metavar="N",
-        help="rows (texts, or windows of questions) that may wait (512)",
+        help="rows in the queue: texts, or windows of long contexts (default: 512)",
     )
-    limits.add_argument("--batch-tokens", type=int, metavar="N", help="padded tokens at once (as suits the machine)")
-    limits.add_argument("--allow-override", action="store_true", help="let requests name a policy")
-    guard = parser.add_argument_group("key")
-    guard.add_argument("--api-key", metavar="KEY", help="clients send it as a bearer token")
-    guard.add_argument("--api-key-file", metavar="FILE", help="the same, from a file")
-    guard.add_argument("--guard-all", action="store_true", help="/health, /ready and /metrics ask for it, too")
-    arguments.add_machine(parser)
+    limits.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="padded tokens per batch (default: depends on the machine)"
+    )
+    limits.add_argument("--allow-override", action="store_true", help="allow requests to set the exit policy")
+    authentication = parser.add_argument_group("authentication")
+    authentication.add_argument("--api-key", metavar="KEY", help="key that clients must send as a bearer token")
+    authentication.add_argument("--api-key-file", metavar="FILE", help="file with the API key")
+    authentication.add_argument(
+        "--guard-all", action="store_true", help="require the key for /health, /ready and /metrics too"
+    )
+    arguments.add_inference(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes."""
+    """Serve until interrupted."""
     from offramp.api.serve import serve
 
     logging.getLogger("offramp").setLevel(logging.INFO if os.environ.get("OFFRAMP_LOG") else logging.WARNING)
-    arguments.call(serve, args, announce=say)
+    arguments.call(serve, args, announce=echo)
     return 0

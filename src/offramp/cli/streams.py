@@ -1,4 +1,4 @@
-"""Standard output that may be closed or full, and signals that end a command: one line, no traceback, no leftovers."""
+"""Standard output that may be closed or full, and signals: one line of error, no traceback, no partial files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from typing import NoReturn
 from offramp.errors import CannotWrite
 from offramp.files.writing import writing
 
-__all__ = ["Stopped", "let_go", "open_closed_ones", "printed", "say", "stopping"]
+__all__ = ["Stopped", "discard_output", "echo", "flush_output", "open_standard_streams", "signals_raise"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class Closed(io.TextIOBase):
-    """Standard output that whoever called us closed: what is written there is lost, and that is said."""
+class ClosedOutput(io.TextIOBase):
+    """Standard output that the caller closed: every write fails."""
 
     def write(self, text: str) -> int:
-        """Fail as the system would."""
+        """Raise the error that the operating system would raise."""
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 class Stopped(BaseException):
-    """A signal asked the command to end."""
+    """A signal stopped the command."""
 
     def __init__(self, number: int):
         self.code = 128 + number
 
 
-def say(text: str, written: Path | str | None = None) -> None:
-    """Print to standard output, now; if that fails, say so, and what has been `written` all the same."""
+def echo(text: str, written: Path | str | None = None) -> None:
+    """Print to standard output and flush; if that fails, the error adds that `written` is complete."""
     try:
         with writing("standard output"):
             print(text, flush=True)
@@ -46,40 +46,40 @@ def say(text: str, written: Path | str | None = None) -> None:
         raise CannotWrite(f"{err} {written} is complete." if written is not None else str(err)) from err
 
 
-def printed(code: int | str | None) -> int:
-    """What a command ends with that has only printed: its code, or 2 where nobody could read it."""
+def flush_output(code: int | str | None) -> int:
+    """Flush standard output; return `code`, or 2 if the output could not be written."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        let_go()
+        discard_output()
     except OSError as err:
-        let_go()
+        discard_output()
         print(f"offramp: Cannot write standard output: {err.strerror}.", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0
 
 
-def open_closed_ones() -> None:
-    """Give closed standard streams something behind them, so that no file of ours takes their number.
+def open_standard_streams() -> None:
+    """Open closed standard streams on the null device, so that no other file gets their descriptors.
 
-    What we print is UTF-8, whatever the terminal's own encoding.
+    Standard output is set to UTF-8, whatever the encoding of the terminal.
     """
-    for number in range(3):
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
     if sys.stdout is None:
-        sys.stdout = Closed()
+        sys.stdout = ClosedOutput()
     elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(encoding="utf-8")
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- as long as we run
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- open until the process ends
 
 
-def let_go() -> None:
-    """Forget what standard output could not take: at its own end Python would try once more, and complain."""
-    with suppress(ValueError):  # closed by now
+def discard_output() -> None:
+    """Discard output that cannot be written; otherwise Python retries at exit and prints an error."""
+    with suppress(ValueError):  # already closed
         try:
             sys.stdout.flush()
         except OSError:
@@ -87,8 +87,8 @@ def let_go() -> None:
 
 
 @contextmanager
-def stopping() -> Iterator[None]:
-    """Let Ctrl-C, a `kill` and a closed terminal end the work where it is, through everything that tidies up."""
+def signals_raise() -> Iterator[None]:
+    """Raise `Stopped` on Ctrl-C, `kill` and a closed terminal, so that cleanup code runs."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,14 +96,14 @@ def stopping() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Stopped(number)
 
-    usual = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
-    before = {one: signal.getsignal(one) for one in usual}
-    # what is ignored (nohup, a job in the background) stays ignored
-    heard = [one for one, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
-    for one in heard:
-        signal.signal(one, stop)
+    numbers = {getattr(signal, name) for name in SIGNALS if hasattr(signal, name)}
+    before = {number: signal.getsignal(number) for number in numbers}
+    # ignored signals (nohup, background jobs) stay ignored
+    handled = [number for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
+    for number in handled:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for one in heard:
-            signal.signal(one, before[one])
+        for number in handled:
+            signal.signal(number, before[number])

@@ -1,8 +1,8 @@
-"""Choose which exits an export keeps, for the best speed on this machine within a risk, and export it cut there.
+"""Choose the exits that make an exported model fastest within a risk limit, and export the model with them.
 
-Every segment is timed at several numbers of rows; sets of up to four early exits are priced in these seconds on a
-quarter of the rows that training set aside; the best one is tested on the others, which gives the guarantee. Ends with 1,
-and changes nothing, if the guarantee cannot be kept.
+Every segment of the model is timed at several batch sizes. Sets of up to four early exits are compared by predicted
+time on a quarter of the rows that training held out; the other rows test the best set, which gives the guarantee. If
+the guarantee cannot be satisfied, nothing is changed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,44 +11,61 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
-from offramp.cli.streams import say
+from offramp.cli.streams import echo
 from offramp.runtimes import graph_runtimes
 
 EXAMPLES = """\
 examples:
-  offramp tune MODEL --backend onnx --risk 0.02 --confidence 0.9
-  offramp tune MODEL --backend onnx --risk 0.01 --batch 1             (to be served one by one)
-  offramp tune MODEL --backend openvino --risk-type accuracy --risk 0.01
+  offramp tune my-model --backend onnx --risk 0.02 --confidence 0.9
+  offramp tune my-model --backend onnx --risk 0.01 --batch 1  # for requests with single texts
+  offramp tune my-model --backend openvino --risk-type accuracy --risk 0.01
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `offramp tune`."""
+    """Add the options of `offramp tune`."""
     arguments.add_model(parser)
-    parser.add_argument(
-        "--backend", choices=[one.name for one in graph_runtimes()], default="onnx", help="what shall run it (onnx)"
+    guarantee = parser.add_argument_group("guarantee")
+    guarantee.add_argument(
+        "--risk",
+        type=float,
+        default=0.01,
+        metavar="R",
+        help="maximum fraction of changed predictions, or of accuracy lost (default: 0.01)",
     )
-    parser.add_argument("--risk", type=float, default=0.01, metavar="R", help="at most this share (0.01)")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="how surely (0.95)")
-    parser.add_argument(
-        "--risk-type", choices=["disagreement", "accuracy"], default="disagreement", help="of what (disagreement)"
+    guarantee.add_argument(
+        "--confidence", type=float, default=0.95, metavar="C", help="confidence level (default: 0.95)"
     )
-    parser.add_argument(
+    guarantee.add_argument(
+        "--risk-type",
+        choices=["disagreement", "accuracy"],
+        default="disagreement",
+        help="what the risk limits: predictions that differ from the full model's, or accuracy lost on labelled rows "
+        "(default: disagreement)",
+    )
+    guarantee.add_argument(
+        "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"
+    )
+    exits = parser.add_argument_group("exits")
+    exits.add_argument(
         "--policy",
         default="auto",
         metavar="P",
-        help="entropy, confidence, margin or risk (the best of entropy and risk)",
+        help="exit policy: entropy, confidence, margin or risk; auto tries entropy and risk (default: auto)",
     )
-    parser.add_argument("--tolerance", type=float, metavar="T", help="of a regression: how far off an answer may be")
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="rows that are served together (32)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the CPU (as torch finds best)")
-    add_data(parser, "The rows are those that training set aside.")
+    inference = parser.add_argument_group("inference")
+    arguments.add_backend(inference, [runtime.name for runtime in graph_runtimes()], "onnx")
+    inference.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="batch size to optimize for (default: 32)"
+    )
+    arguments.add_threads(inference)
+    add_data(parser, "The default is the rows that training held out.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune and say what was chosen."""
+    """Tune the export and print the result."""
     from offramp.api.export import tune
 
     result = arguments.call(tune, args)
-    say(str(result))
+    echo(str(result))
     return 0 if result else 1

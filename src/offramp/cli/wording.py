@@ -1,8 +1,8 @@
-"""Messages for the command line: the library names arguments in backticks, here they are options.
+"""Translate messages of the library for the command line: arguments in backticks become options.
 
 | in Python                                        | on the command line                        |
 |--------------------------------------------------|--------------------------------------------|
-| `` `risk=` ``, `` `risk` is 2 ``                 | `--risk`                                   |
+| `` `risk=` ``, `` `risk` must be … ``            | `--risk`                                   |
 | `` `overwrite=True` ``, `` `header=False` ``     | `--overwrite`, `--no-header`               |
 | `` `policy='risk'` ``                            | `--policy risk`                            |
 | `` `offramp.calibrate(model, policy='risk')` ``  | `` `offramp calibrate MODEL --policy risk` `` |
@@ -19,11 +19,11 @@ from collections.abc import Mapping
 __all__ = ["as_options", "flags_of"]
 
 CODE = re.compile(r"`([^`]+)`")
-SETTING = re.compile(r"(\w+)=(.*)")
+KEYWORD = re.compile(r"(\w+)=(.*)")
 
 
 def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """What each argument of a command is called on the command line."""
+    """Return the option (or metavar) of every argument of a command, by the argument's Python name."""
     return {
         action.dest: action.option_strings[0] if action.option_strings else str(action.metavar or action.dest.upper())
         for action in parser._actions
@@ -31,15 +31,15 @@ def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def as_options(message: str, flags: Mapping[str, str], names: bool = True) -> str:
-    """A message with options instead of arguments; `names`: a bare name in backticks is an argument, too."""
-    return CODE.sub(lambda found: _translated(found.group(1), flags, names) or found.group(0), message)
+    """Replace arguments in backticks by options; with `names` also bare argument names (`` `risk` ``)."""
+    return CODE.sub(lambda match: _translate(match.group(1), flags, names) or match.group(0), message)
 
 
-def _translated(code: str, flags: Mapping[str, str], names: bool) -> str | None:
+def _translate(code: str, flags: Mapping[str, str], names: bool) -> str | None:
     if names and code in flags:
         return flags[code]
-    if (setting := SETTING.fullmatch(code)) is not None:
-        return _option(setting.group(1), setting.group(2), flags)
+    if (keyword := KEYWORD.fullmatch(code)) is not None:
+        return _option(keyword.group(1), keyword.group(2), flags)
     if code.startswith("offramp."):
         return _command(code, flags)
     return None
@@ -53,7 +53,7 @@ def _option(name: str, value: str, flags: Mapping[str, str]) -> str:
 
 
 def _command(code: str, flags: Mapping[str, str]) -> str | None:
-    """A call of the library as the command that does the same."""
+    """Translate a call such as `offramp.tune(model, risk=0.02)` to a command."""
     try:
         call = ast.parse(code, mode="eval").body
     except SyntaxError:
@@ -62,8 +62,8 @@ def _command(code: str, flags: Mapping[str, str]) -> str | None:
         return None
     words = ["offramp", call.func.attr]
     for argument in call.args:
-        named = isinstance(argument, ast.Name)
-        words.append(ast.unparse(argument).upper() if named else shlex.quote(str(ast.literal_eval(argument))))
+        is_name = isinstance(argument, ast.Name)
+        words.append(ast.unparse(argument).upper() if is_name else shlex.quote(str(ast.literal_eval(argument))))
     for keyword in call.keywords:
         words.append(_option(str(keyword.arg), ast.unparse(keyword.value), flags))
     return f"`{' '.join(words)}`"

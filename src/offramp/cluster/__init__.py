@@ -1,1 +1,1 @@
-"""Batch jobs of any size on Ray: input in parts, a file of answers for each, resumable."""
+"""Batch jobs of any size on Ray: the input is split into parts, with one file of predictions each; resumable."""

@@ -1,4 +1,4 @@
-"""What a batch job is: the model, how it answers, which files; kept beside the answers, so that it can go on later."""
+"""The description of a batch job, stored beside its predictions so that the job can be resumed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ from offramp.errors import BadInput, CannotWrite
 from offramp.files.managed_files import check_managed
 from offramp.files.writing import staged_file, writing
 
-__all__ = ["JOB", "Job", "answered", "begin", "files_of", "part_file", "stamped", "tidy", "token_of"]
+__all__ = [
+    "JOB_FILE",
+    "Job",
+    "expand_patterns",
+    "file_stamps",
+    "finished_parts",
+    "part_file",
+    "read_token",
+    "remove_leftovers",
+    "start_job",
+]
 
-JOB = "_job.json"  # readers of Parquet folders pass over what begins with _ or .
-OURS = re.compile(rf"{re.escape(JOB)}|part-\d+\.parquet|\.part-\d+\.[0-9a-f]{32}|\._job\.json\..*\.part")
+JOB_FILE = "_job.json"  # Parquet readers skip files whose names start with _ or .
+MANAGED = re.compile(rf"{re.escape(JOB_FILE)}|part-\d+\.parquet|\.part-\d+\.[0-9a-f]{32}|\._job\.json\..*\.part")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the answers depend on, and how they are cut into files."""
+    """Everything that the predictions and their files depend on."""
 
     fingerprint: str  # of the model, its backend and dtype
     policy: str
@@ -34,103 +44,106 @@ class Job:
     all_scores: bool
     format: str
     has_header: bool
-    rows: int  # of a part
-    files: tuple[tuple[str, int, int], ...]  # name, bytes, when it was changed last
+    rows: int  # per part
+    files: tuple[tuple[str, int, int], ...]  # name, bytes, modification time
 
 
-OTHERWISE = {  # what to say where a job differs from the one whose answers are there
-    "fingerprint": "another model, backend or dtype",
-    "policy": "another policy",
-    "max_layers": "another `max_layers=`",
-    "id_column": "another id column",
-    "text_columns": "other columns",
-    "all_scores": "`all_scores=` or not",
-    "format": "another format",
-    "has_header": "with or without `header=False`",
-    "rows": "another `chunk=`",
-    "files": "other input files, or they were changed",
+DIFFERENCES = {  # how an error names the field in which two jobs differ
+    "fingerprint": "different model, backend or dtype",
+    "policy": "different policy",
+    "max_layers": "different `max_layers=`",
+    "id_column": "different id column",
+    "text_columns": "different text columns",
+    "all_scores": "different `all_scores=`",
+    "format": "different format",
+    "has_header": "different `header=`",
+    "rows": "different `chunk=`",
+    "files": "different or modified input files",
 }
 
 
-def files_of(patterns: Sequence[str]) -> list[str]:
-    """The files that patterns such as data/*.parquet name, each once, in order of their names."""
-    found: set[str] = set()
+def expand_patterns(patterns: Sequence[str]) -> list[str]:
+    """Return the files that patterns such as data/*.parquet match, sorted and without duplicates."""
+    files: set[str] = set()
     for pattern in patterns:
         if pattern == "-":
-            raise BadInput("A job on Ray reads files, not standard input; name them.")
-        there = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207
-        some = {os.path.abspath(file) for file in there if Path(file).is_file()}  # noqa: PTH100
-        if not some:
-            hint = f" It is a folder; '{pattern.rstrip('/')}/*.parquet' names what is in it." if there else ""
-            raise BadInput(f"There is no file {pattern}.{hint}")
-        found |= some
-    return sorted(found)
+            raise BadInput("A Ray job reads files, not standard input; pass file names.")
+        paths = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+        matches = {os.path.abspath(path) for path in paths if Path(path).is_file()}  # noqa: PTH100
+        if not matches:
+            hint = f" It is a folder; use '{pattern.rstrip('/')}/*.parquet' for the files in it." if paths else ""
+            raise BadInput(f"No such file: {pattern}.{hint}")
+        files |= matches
+    return sorted(files)
 
 
-def stamped(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
-    """Files and what tells whether they were changed."""
-    told = [(file, Path(file).stat()) for file in files]
-    return tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in told)
+def file_stamps(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
+    """Return name, size and modification time of each file, to detect changes."""
+    stats = [(file, Path(file).stat()) for file in files]
+    return tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)
 
 
-def begin(folder: Path, job: Job, overwrite: bool) -> str:
-    """Make the folder of a job, or see that the one which is there is this job's; the token that its workers show."""
+def start_job(folder: Path, job: Job, overwrite: bool) -> str:
+    """Create a job's folder, or check that the existing one belongs to the same job; return the job's token.
+
+    Workers compare the token, so that those of an overwritten job stop.
+    """
     if folder.exists() and not folder.is_dir():
-        raise CannotWrite(f"{folder} is a file; a job on Ray writes a folder.")
-    is_job = (folder / JOB).is_file()
+        raise CannotWrite(f"{folder} is a file; a Ray job writes a folder.")
+    is_job = (folder / JOB_FILE).is_file()
     if is_job and not overwrite:
         return _check_same(folder, job)
     if not is_job and folder.is_dir() and any(folder.iterdir()):
-        raise CannotWrite(f"{folder} holds something else than a job's answers; name another folder.")
+        raise CannotWrite(f"{folder} contains other files than a job's predictions; choose another folder.")
     token = uuid.uuid4().hex
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        check_managed(folder, OURS, "answers of a job")
-        with staged_file(folder / JOB, overwrite=True) as file:  # first: whoever still works for the old job stops
+        check_managed(folder, MANAGED, "a job's predictions")
+        with staged_file(folder / JOB_FILE, overwrite=True) as file:  # first, so that workers of the old job stop
             file.write(json.dumps(asdict(job) | {"token": token}, indent=1) + "\n")
-        for old in folder.iterdir():
-            if old.name != JOB:
-                old.unlink()
+        for path in folder.iterdir():
+            if path.name != JOB_FILE:
+                path.unlink()
     return token
 
 
-def token_of(folder: Path) -> str | None:
-    """Whose folder it is by now."""
+def read_token(folder: Path) -> str | None:
+    """Return the token of the job that owns the folder."""
     try:
-        return str(json.loads((folder / JOB).read_text("utf-8"))["token"])
+        return str(json.loads((folder / JOB_FILE).read_text("utf-8"))["token"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def tidy(folder: Path) -> None:
-    """Remove what workers left that were killed, once every part is there."""
-    for left in folder.glob(".part-*"):
-        if OURS.fullmatch(left.name):
-            left.unlink(missing_ok=True)
+def remove_leftovers(folder: Path) -> None:
+    """Remove the partial files of killed workers, once every part is complete."""
+    for path in folder.glob(".part-*"):
+        if MANAGED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _check_same(folder: Path, job: Job) -> str:
     try:
-        kept: dict[str, Any] = json.loads((folder / JOB).read_text("utf-8"))
+        stored: dict[str, Any] = json.loads((folder / JOB_FILE).read_text("utf-8"))
     except (OSError, ValueError) as err:
-        raise BadInput(f"{folder / JOB} cannot be read ({err}); name another folder.") from err
-    now = json.loads(json.dumps(asdict(job)))
+        raise BadInput(f"Cannot read {folder / JOB_FILE} ({err}); choose another folder.") from err
+    current = json.loads(json.dumps(asdict(job)))
     for field in fields(Job):
-        if not isinstance(kept, dict) or kept.get(field.name) != now[field.name]:
+        if not isinstance(stored, dict) or stored.get(field.name) != current[field.name]:
             raise CannotWrite(
-                f"{folder} holds the answers of another job ({OTHERWISE[field.name]}); "
-                "name another folder, or give `overwrite=True` to begin anew."
+                f"{folder} contains the predictions of another job ({DIFFERENCES[field.name]}); "
+                "choose another folder, or set `overwrite=True` to start over."
             )
-    return str(kept.get("token"))
+    return str(stored.get("token"))
 
 
 def part_file(folder: Path, number: int) -> Path:
-    """Where a part's answers are."""
+    """Return the path of a part's predictions."""
     return folder / f"part-{number:06d}.parquet"
 
 
-def answered(folder: Path) -> Iterator[int]:
-    """The parts whose answers are there: a file has its name only when it is complete."""
+def finished_parts(folder: Path) -> Iterator[int]:
+    """Yield the numbers of the finished parts: a file gets its final name only when it is complete."""
     for file in folder.glob("part-*.parquet"):
-        if OURS.fullmatch(file.name):
+        if MANAGED.fullmatch(file.name):
             yield int(file.stem.removeprefix("part-"))

@@ -1,7 +1,7 @@
-"""Input files in parts of so many rows, each of which a worker can read by itself.
+"""Split input files into parts of a fixed number of rows, which workers read independently.
 
-Of Parquet the row numbers are known. Of lines the bytes where a part begins are found in one pass over the file; a CSV
-row may run over several lines. What gzip packed cannot be entered in the middle and is one part.
+Parquet files are split by row number. For text formats, one pass over the file finds the byte offsets of the parts; a
+CSV row can span several lines. A gzip file has no random access and is a single part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from offramp.data.reading import parquet_file, parquet_rows, read_lines, read_records
-from offramp.data.source import LONGEST, PACKED, Source, lines_of, opened
+from offramp.data.source import GZIP_MAGIC, MAX_LINE_BYTES, Source, numbered_lines, open_source
 from offramp.errors import BadInput
 
 __all__ = ["Part", "read_part", "split"]
@@ -23,73 +23,73 @@ __all__ = ["Part", "read_part", "split"]
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one file."""
+    """A range of rows in a file."""
 
     number: int  # among all parts of a job, from 0
     file: str
-    before: int  # lines of the file before it; of Parquet rows
-    rows: int | None = None  # of Parquet
-    start: int | None = None  # the byte where it begins; None: the file is read from its beginning
+    before: int  # lines (Parquet: rows) of the file before this part
+    rows: int | None = None  # Parquet only
+    start: int | None = None  # byte offset; None: read from the beginning of the file
     size: int | None = None  # in bytes
 
 
 def split(sources: list[Source], rows: int) -> list[Part]:
-    """All parts of all files, in order."""
+    """Return the parts of all files, in order."""
     parts: list[Part] = []
     for source in sources:
-        for before, of_parquet, start, size in _cuts(source, rows):
-            parts.append(Part(len(parts), source.file, before, of_parquet, start, size))
+        for before, num_rows, start, size in _ranges(source, rows):
+            parts.append(Part(len(parts), source.file, before, num_rows, start, size))
     return parts
 
 
-def _cuts(source: Source, rows: int) -> Iterator[tuple[int, int | None, int | None, int | None]]:
+def _ranges(source: Source, rows: int) -> Iterator[tuple[int, int | None, int | None, int | None]]:
     if source.format == "parquet":
         total = parquet_file(source).metadata.num_rows
         yield from ((before, min(rows, total - before), None, None) for before in range(0, total, rows))
         return
     try:
         with Path(source.file).open("rb") as file:
-            if file.peek(2)[:2] == PACKED:
+            if file.peek(2)[:2] == GZIP_MAGIC:
                 yield 0, None, None, None
             elif source.format == "csv":
-                yield from _of_records(source, file, rows)
+                yield from _csv_ranges(source, file, rows)
             else:
-                yield from _of_lines(source, file, rows)
+                yield from _line_ranges(source, file, rows)
     except OSError as err:
         raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
 
 
-def _of_lines(source: Source, file: BinaryIO, rows: int) -> Iterator[tuple[int, None, int, int]]:
+def _line_ranges(source: Source, file: BinaryIO, rows: int) -> Iterator[tuple[int, None, int, int]]:
     line = 0
     if source.format == "tsv" and source.has_header:
-        line += bool(file.readline(LONGEST + 1))
+        line += bool(file.readline(MAX_LINE_BYTES + 1))
     start = file.tell()
-    while taken := sum(1 for _ in itertools.islice(iter(lambda: file.readline(LONGEST + 1), b""), rows)):
+    while count := sum(1 for _ in itertools.islice(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), rows)):
         yield line, None, start, file.tell() - start
-        line, start = line + taken, file.tell()
+        line, start = line + count, file.tell()
 
 
-def _of_records(source: Source, file: BinaryIO, rows: int) -> Iterator[tuple[int, None, int, int]]:
-    csv.field_size_limit(LONGEST)
-    reader = csv.reader((text for _, text in lines_of(source, file)), strict=True)  # asks for a line when it needs one
+def _csv_ranges(source: Source, file: BinaryIO, rows: int) -> Iterator[tuple[int, None, int, int]]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader((text for _, text in numbered_lines(source, file)), strict=True)  # reads lazily
 
-    def taken(most: int) -> int:
+    def skip(count: int) -> int:
         try:
-            return sum(1 for _ in itertools.islice(reader, most))
+            return sum(1 for _ in itertools.islice(reader, count))
         except csv.Error as err:
-            raise source.at(reader.line_num, f"not CSV ({err}). Is a quote not closed?") from err
+            raise source.error_at(reader.line_num, f"invalid CSV ({err}); check for an unclosed quote.") from err
 
-    taken(int(source.has_header))
+    skip(int(source.has_header))
     line, start = reader.line_num, file.tell()
-    while taken(rows):
+    while skip(rows):
         yield line, None, start, file.tell() - start
         line, start = reader.line_num, file.tell()
 
 
 def read_part(source: Source, part: Part, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
-    """Its rows, by column or as bare texts, each with its line in the file (of Parquet its row).
+    """Yield (line number, row) for each row of a part; for Parquet, the row number.
 
-    `columns` are those that are wanted of Parquet, and all that a table has.
+    A row is a dict by column, or a text. `columns`: for Parquet those to read, for other tables all of them.
     """
     if source.format == "parquet":
         yield from parquet_rows(source, part.before, part.rows, columns)
@@ -97,12 +97,12 @@ def read_part(source: Source, part: Part, columns: list[str] | None) -> Iterator
         try:
             with Path(source.file).open("rb") as file:
                 file.seek(part.start)
-                held = io.BytesIO(file.read(part.size))
+                content = io.BytesIO(file.read(part.size))
         except OSError as err:
             raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
-        yield from read_lines(source, held, columns, part.before)
+        yield from read_lines(source, content, columns, part.before)
     elif source.format in ("csv", "tsv"):
         yield from read_records(source)
     else:
-        with opened(source) as packed:
-            yield from read_lines(source, packed, columns, 0)
+        with open_source(source) as file:
+            yield from read_lines(source, file, columns, 0)

@@ -1,7 +1,7 @@
-"""A batch job on Ray Data: parts go to a pool of workers, each of which writes its part's file; what is there is left.
+"""A batch job on Ray Data: a pool of workers writes one file per part of the input, and skips finished parts.
 
-Ray Data's own checkpoints are not used: they need unique ids in the input, hold all of them in memory, lose rows whose
-ids are not unique, and forget everything once a job has ended. A part's file under its own name needs none of that.
+Ray Data's own checkpoints are not used: they need unique ids in the input, hold all of them in memory, lose rows with
+duplicate ids, and are deleted once a job has finished. One file per part avoids all of that.
 """
 
 from __future__ import annotations
@@ -18,34 +18,42 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from offramp.cluster.job import Job, answered, begin, files_of, part_file, stamped, tidy
+from offramp.cluster.job import (
+    Job,
+    expand_patterns,
+    file_stamps,
+    finished_parts,
+    part_file,
+    remove_leftovers,
+    start_job,
+)
 from offramp.cluster.parts import Part, split
-from offramp.cluster.worker import Work, Worker
-from offramp.core.loop import within_budget
-from offramp.data.reading import columns_of, read_records
-from offramp.data.source import Source, check_file, format_of, no_partner, text_columns
+from offramp.cluster.worker import Worker, WorkerSettings
+from offramp.core.loop import exits_within
+from offramp.data.reading import read_column_names, read_records
+from offramp.data.source import Source, check_file, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.runtimes.loading import load
 
 if TYPE_CHECKING:
     from offramp.core.runner import Runner
 
-__all__ = ["JobOptions", "Outcome", "answer_files", "plan"]
+__all__ = ["ROWS_PER_PART", "JobOptions", "JobSummary", "plan_job", "predict_files"]
 
-PART = 16384  # rows of a part: its texts are sorted together
-USUAL_ID = "id"
+ROWS_PER_PART = 16384  # texts of a part are sorted by length together
+DEFAULT_ID_COLUMN = "id"
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job does with which files; the model's options are `predict`'s."""
+    """The options of a batch job; see `offramp.predict`."""
 
     files: Sequence[str]  # names and patterns
     output: Path
-    source: Source  # format and columns, for every file
+    source: Source  # format and columns of all files
     machine: dict[str, Any]
     options: dict[str, Any]  # policy, threshold, max_layers, batch_tokens
-    rows: int = PART
+    rows: int = ROWS_PER_PART
     id_column: str | None = None
     all_scores: bool = False
     workers: int | None = None
@@ -54,36 +62,36 @@ class JobOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of it."""
+class JobSummary:
+    """What a job has done."""
 
     parts: int
-    found: int  # parts that were there already
-    rows: int  # that were answered now
+    finished_before: int  # parts that an earlier run had finished
+    rows: int  # predicted in this run
 
 
-def answer_files(model: str, options: JobOptions) -> Outcome:
-    """Answer every row of every file; a job that was interrupted goes on where it stood."""
-    ray = _library()
+def predict_files(model: str, options: JobOptions) -> JobSummary:
+    """Predict every row of every file; an interrupted job continues with its unfinished parts."""
+    ray = _import_ray()
     sources = _sources(options)
     runner = load(model, **options.machine)
     parts = split(sources, options.rows)
-    filled = {part.file for part in parts}
-    sources = [source for source in sources if source.file in filled]  # an empty shard says nothing about columns
+    non_empty = {part.file for part in parts}
+    sources = [source for source in sources if source.file in non_empty]  # an empty file may lack columns
     if not parts:
-        raise BadInput(f"{', '.join(options.files)}: there is nothing to answer.")
-    work, job = plan(model, runner, options, sources)
-    work = replace(work, token=begin(options.output, job, options.overwrite))
-    there = set(answered(options.output))
-    todo = [part for part in parts if part.number not in there]
-    del runner  # the workers have their own
-    rows = sum(_answered(ray, work, todo, options)) if todo else 0
-    tidy(options.output)
-    return Outcome(len(parts), len(parts) - len(todo), rows)
+        raise BadInput(f"The input is empty: {', '.join(options.files)}.")
+    settings, job = plan_job(model, runner, options, sources)
+    settings = replace(settings, token=start_job(options.output, job, options.overwrite))
+    finished = set(finished_parts(options.output))
+    todo = [part for part in parts if part.number not in finished]
+    del runner  # each worker loads its own
+    rows = sum(_run_on_ray(ray, settings, todo, options)) if todo else 0
+    remove_leftovers(options.output)
+    return JobSummary(len(parts), len(parts) - len(todo), rows)
 
 
-def _library() -> Any:
-    """Ray, as silent as we are."""
+def _import_ray() -> Any:
+    """Import Ray with its log output turned off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
@@ -99,84 +107,83 @@ def _library() -> Any:
 
 def _sources(options: JobOptions) -> list[Source]:
     if options.rows < 1:
-        raise BadValue(f"`chunk` is {options.rows}; it is at least 1.")
+        raise BadValue(f"`chunk` must be at least 1, got {options.rows}.")
     if options.workers is not None and options.workers < 1:
-        raise BadValue(f"`workers` is {options.workers}; it is at least 1.")
+        raise BadValue(f"`workers` must be at least 1, got {options.workers}.")
     output = options.output.resolve()
-    files = [file for file in files_of(options.files) if not Path(file).is_relative_to(output)]  # answers of before
+    files = [file for file in expand_patterns(options.files) if not Path(file).is_relative_to(output)]
     if not files:
-        raise BadInput(f"All files lie in {options.output}, where the answers go; name another folder.")
-    given = options.source
-    kinds = {given.format or format_of(file) for file in files}
-    if len(kinds) > 1:
-        raise BadInput(f"The files are of several formats ({', '.join(sorted(kinds))}); run one job for each.")
-    sources = [replace(given, file=file, format=next(iter(kinds))) for file in files]
+        raise BadInput(f"All input files are in the output folder {options.output}; choose another folder.")
+    formats = {options.source.format or infer_format(file) for file in files}
+    if len(formats) > 1:
+        raise BadInput(f"The files have different formats ({', '.join(sorted(formats))}); run one job per format.")
+    sources = [replace(options.source, file=file, format=next(iter(formats))) for file in files]
     for source in sources:
         check_file(source)
     return sources
 
 
-def plan(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[Work, Job]:
-    """What the workers need; mistakes are found before any of them is started."""
-    config, given = runner.config, options.options
+def plan_job(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[WorkerSettings, Job]:
+    """Return the workers' settings and the job; raise for invalid options before any worker starts."""
+    config, predict_options = runner.config, options.options
     config.answer_type.check_scores(options.all_scores)
-    policy = config.choose(given.get("policy"), given.get("threshold"))
-    within_budget(runner.stepper.exits, given.get("max_layers"))
+    policy = config.resolve_policy(predict_options.get("policy"), predict_options.get("threshold"))
+    exits_within(runner.stepper.exits, predict_options.get("max_layers"))
     inputs = None if config.inputs is None else tuple(config.inputs)
-    known = [replace(source, inputs=inputs) for source in sources]
-    columns = [_checked(source) for source in known]
-    id_column = _id_column(options, known, columns)
-    is_number = id_column is not None and _first_is_number(known[0], id_column)
-    where = str(Path(model).resolve()) if Path(model).is_dir() else model
-    root = os.path.commonpath([str(Path(source.file).parent) for source in known])
-    work = Work(
-        where,
+    sources = [replace(source, inputs=inputs) for source in sources]
+    columns = [_check_columns(source) for source in sources]
+    id_column = _id_column(options, sources, columns)
+    id_is_number = id_column is not None and _first_is_number(sources[0], id_column)
+    location = str(Path(model).resolve()) if Path(model).is_dir() else model
+    root = os.path.commonpath([str(Path(source.file).parent) for source in sources])
+    files = file_stamps([source.file for source in sources])
+    settings = WorkerSettings(
+        location,
         runner.fingerprint,
         options.machine,
-        given | {"chunk": options.rows},
-        known[0],
+        predict_options | {"chunk": options.rows},
+        sources[0],
         str(options.output.resolve()),
         root,
         id_column,
-        is_number,
+        id_is_number,
         options.all_scores,
-        {file: (size, date) for file, size, date in stamped([source.file for source in known])},
+        {file: (size, modified) for file, size, modified in files},
     )
-    first = (None, None) if columns[0] is None else text_columns(known[0], columns[0])
-    files = stamped([source.file for source in known])
+    names = (None, None) if columns[0] is None else text_columns(sources[0], columns[0])
     job = Job(
         runner.fingerprint,
         str(policy),
-        given.get("max_layers"),
+        predict_options.get("max_layers"),
         id_column,
-        first,
+        names,
         options.all_scores,
-        known[0].format,
-        known[0].has_header,
+        sources[0].format,
+        sources[0].has_header,
         options.rows,
         files,
     )
-    return work, job
+    return settings, job
 
 
-def _checked(source: Source) -> list[str] | None:
-    """A file's columns, once the text is among them."""
-    columns = columns_of(source)
+def _check_columns(source: Source) -> list[str] | None:
+    """Return a file's columns; raise if the text columns are not among them."""
+    columns = read_column_names(source)
     if columns is None:
         if source.text_column or source.pair_column:
-            raise BadInput(f"{source.name} has no columns; leave `text_column=` and `pair_column=` out.")
+            raise BadInput(f"{source.name} has no columns; remove `text_column=` and `pair_column=`.")
         if len(source.inputs or ()) == 2:
-            raise BadInput(f"{source.name} has no columns; {no_partner(source)}")
+            raise BadInput(f"{source.name} has no columns; {missing_pair_message(source)}")
         return None
     text, pair = text_columns(source, columns)
     if text is None:
-        shown = ", ".join(columns[:20])
-        raise BadInput(f"{source.name} has the columns {shown}; say with `text_column=` which one holds the text.")
+        names = ", ".join(columns[:20])
+        raise BadInput(f"{source.name} has the columns {names}; set `text_column=` to the one that contains the text.")
     for name in (text, pair):
         if name is not None and name not in columns:
             raise BadInput(f"{source.name}: {UnknownName('column', name, columns)}")
     if pair is None and len(source.inputs or ()) == 2:
-        raise BadInput(f"{source.name} has the columns {', '.join(columns[:20])}; {no_partner(source)}")
+        raise BadInput(f"{source.name} has the columns {', '.join(columns[:20])}; {missing_pair_message(source)}")
     return columns
 
 
@@ -184,7 +191,7 @@ def _id_column(options: JobOptions, sources: list[Source], columns: list[list[st
     if options.id_column == "":
         return None
     if options.id_column is None:
-        return USUAL_ID if all(USUAL_ID in (names or ()) for names in columns) else None
+        return DEFAULT_ID_COLUMN if all(DEFAULT_ID_COLUMN in (names or ()) for names in columns) else None
     for source, names in zip(sources, columns, strict=True):
         if options.id_column not in (names or ()):
             raise BadInput(f"{source.name}: {UnknownName('column', options.id_column, names or ())}")
@@ -197,54 +204,56 @@ def _first_is_number(source: Source, column: str) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _answered(ray: Any, work: Work, parts: list[Part], options: JobOptions) -> Iterator[int]:
-    """Rows of each part as it is done."""
+def _run_on_ray(ray: Any, settings: WorkerSettings, parts: list[Part], options: JobOptions) -> Iterator[int]:
+    """Connect to Ray or start it; yield the number of rows of each part as it finishes."""
     threads = options.machine.get("threads") or 1
-    begun = not ray.is_initialized()
-    if begun:
-        where = {"include_dashboard": False} if options.address is None else {"address": options.address}
+    is_started_here = not ray.is_initialized()
+    if is_started_here:
+        target = {"include_dashboard": False} if options.address is None else {"address": options.address}
         try:
-            with _silence():
-                ray.init(log_to_driver=False, logging_level="ERROR", **where)
+            with _silent_stderr():
+                ray.init(log_to_driver=False, logging_level="ERROR", **target)
         except (ConnectionError, ValueError, RuntimeError) as err:
-            place = "can be started here" if options.address is None else f"at {options.address}"
-            raise BadValue(f"No Ray cluster {place}: {str(err).splitlines()[0]}") from err
+            action = "start Ray here" if options.address is None else f"connect to Ray at {options.address}"
+            raise BadValue(f"Cannot {action}: {str(err).splitlines()[0]}") from err
     try:
-        yield from _pooled(ray, work, parts, options, threads)
+        yield from _run_pool(ray, settings, parts, options, threads)
     finally:
-        if begun:
+        if is_started_here:
             ray.shutdown()
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Ray's C++ part writes a line to standard error that tells nobody anything; errors still come as exceptions."""
+def _silent_stderr() -> Iterator[None]:
+    """Discard standard error, to which Ray's C++ code writes noise; errors are still raised as exceptions."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with Path(os.devnull).open("w") as devnull:
+            os.dup2(devnull.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
-def _pooled(ray: Any, work: Work, parts: list[Part], options: JobOptions, threads: int) -> Iterator[int]:
+def _run_pool(
+    ray: Any, settings: WorkerSettings, parts: list[Part], options: JobOptions, threads: int
+) -> Iterator[int]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     largest = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
     if threads > largest:
-        raise BadValue(f"`threads` is {threads}, and no machine of the cluster has more than {largest} cores.")
+        raise BadValue(f"`threads` is {threads}, but no machine in the cluster has more than {largest} cores.")
     workers = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
     workers = min(workers, len(parts))
     on_gpu = str(options.machine.get("device") or "").startswith("cuda")
-    written = [{"part": json.dumps(asdict(part))} for part in parts]  # as text: of nothing a table would make a NaN
-    rows = ray.data.from_items(written, override_num_blocks=len(parts))
-    answered = rows.map_batches(
+    items = [{"part": json.dumps(asdict(part))} for part in parts]  # as JSON, because a table would turn None into NaN
+    dataset = ray.data.from_items(items, override_num_blocks=len(parts))
+    results = dataset.map_batches(
         Worker,
-        fn_constructor_args=(work,),
+        fn_constructor_args=(settings,),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=threads,
@@ -252,14 +261,14 @@ def _pooled(ray: Any, work: Work, parts: list[Part], options: JobOptions, thread
     )
     with tqdm(total=len(parts), unit=" parts", disable=None, leave=False) as bar:
         try:
-            for row in answered.iter_rows():
+            for row in results.iter_rows():
                 if row["error"]:
                     raise BadInput(row["error"])
                 bar.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
             cause = str(err).strip().splitlines()[-1]
-            raise BadInput(f"The job ended on Ray: {cause} Parts that were answered are kept; run it again.") from err
+            raise BadInput(f"The Ray job failed: {cause} Run it again to continue with the unfinished parts.") from err
     missing = [part.number for part in parts if not part_file(options.output, part.number).is_file()]
     if missing:
-        raise BadInput(f"{options.output} lacks part {missing[0]}: do all machines see this folder?")
+        raise BadInput(f"Part {missing[0]} is missing in {options.output}; do all machines share this folder?")

@@ -1,1 +1,1 @@
-"""The parts that carry a model: batches, the stepper, the loop, the runner."""
+"""The core of inference: batches, the stepper interface, the early-exit loop and the runner."""

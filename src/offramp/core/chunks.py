@@ -1,4 +1,4 @@
-"""From examples to batches: chunks of a stream, sorted by length, so many tokens at a time."""
+"""Turn a stream of examples into batches: read it in chunks, sort each by length, batch by a token budget."""
 
 from __future__ import annotations
 
@@ -16,83 +16,83 @@ from offramp.answers.answer_type import Encoder
 from offramp.core.batch import Batch, EncodedRows, Ints
 from offramp.errors import BadValue
 
-__all__ = ["BATCH_TOKENS_ELSEWHERE", "CHUNK", "Chunk", "batches_by_tokens", "chunks", "padded_tokens"]
+__all__ = ["ACCELERATOR_BATCH_TOKENS", "CHUNK", "Chunk", "batches_by_tokens", "chunks", "resolve_batch_tokens"]
 
-CHUNK = 4096  # examples that are sorted together, and
-CHUNK_CHARACTERS = 4_000_000  # how long they may be together: what bounds the memory of a long stream
-BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU, where larger ones leave the cache
-BATCH_TOKENS_ELSEWHERE = 16384  # an accelerator wants more at once
+CHUNK = 4096  # maximum examples in a chunk
+CHUNK_CHARACTERS = 4_000_000  # maximum characters in a chunk; bounds the memory
+BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU; larger batches do not fit into the cache
+ACCELERATOR_BATCH_TOKENS = 16384
 
 logger = logging.getLogger("offramp")
 
 
-def padded_tokens(batch_tokens: int | None, device: torch.device) -> int:
-    """Padded tokens in a batch, as given or as suits the device."""
+def resolve_batch_tokens(batch_tokens: int | None, device: torch.device) -> int:
+    """Return the maximum padded tokens in a batch; None: the device's default."""
     if batch_tokens is None:
-        return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ELSEWHERE
+        return BATCH_TOKENS if device.type == "cpu" else ACCELERATOR_BATCH_TOKENS
     if batch_tokens < 1:
-        raise BadValue(f"`batch_tokens` is {batch_tokens}; it must be at least 1.")
+        raise BadValue(f"`batch_tokens` must be at least 1, got {batch_tokens}.")
     return batch_tokens
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Examples that are sorted together, as rows; at most one chunk of a stream is in memory at a time."""
+    """Encoded examples that are sorted by length and batched together; one chunk of a stream is in memory at a time."""
 
-    first: int  # examples of the stream that came before
+    offset: int  # number of examples in earlier chunks
     rows: EncodedRows
-    order: Ints  # of the rows, by length; rows of a group stay together where a policy needs it
-    pad: int
+    order: Ints  # row indices sorted by length; with `together` the rows of a group are adjacent
+    pad: int  # padding token
     device: torch.device
-    budget: int
-    together: bool = False  # a group is never cut by the end of a batch
-    bar: Any = None
+    batch_tokens: int  # maximum padded tokens in a batch
+    together: bool = False  # never split a group across batches
+    progress_bar: Any = None
 
     @property
     def examples(self) -> Any:
-        """What it was made of."""
+        """The examples that the rows encode."""
         return self.rows.examples
 
     def batches(self) -> Iterator[Batch]:
-        """Batches of like lengths; one after the other their rows are the chunk's in `order`."""
-        several = len(self.rows) != len(self.examples)
-        for start, stop in self._cuts():
+        """Yield batches of similar lengths; concatenated, their rows are the chunk's rows in `order`."""
+        one_row_each = len(self.rows) == len(self.examples)
+        for start, stop in self._batch_bounds():
             yield self.batch(self.order[start:stop])
-            if self.bar is not None and not several:
-                self.bar.update(stop - start)
-        if self.bar is not None and several:
-            self.bar.update(len(self.examples))
+            if self.progress_bar is not None and one_row_each:
+                self.progress_bar.update(stop - start)
+        if self.progress_bar is not None and not one_row_each:
+            self.progress_bar.update(len(self.examples))
 
-    def _cuts(self) -> Iterator[tuple[int, int]]:
+    def _batch_bounds(self) -> Iterator[tuple[int, int]]:
         lengths = self.rows.lengths[self.order]
         if not self.together:
-            return batches_by_tokens(lengths, self.budget)
+            return batches_by_tokens(lengths, self.batch_tokens)
         group = self.rows.group[self.order]
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         stops = np.append(starts[1:], len(group))
         longest = np.maximum.reduceat(lengths, starts)
-        return _whole_groups(starts, stops, longest, self.budget)
+        return _group_bounds(starts, stops, longest, self.batch_tokens)
 
-    def of_rows(self, size: int) -> Iterator[tuple[Ints, Batch]]:
-        """Batches of so many rows of like lengths, and which rows these are."""
+    def batches_of(self, size: int) -> Iterator[tuple[Ints, Batch]]:
+        """Yield batches of `size` rows of similar lengths, each with its row indices."""
         for start in range(0, len(self.order), size):
             rows = self.order[start : start + size]
             yield rows, self.batch(rows)
 
     def batch(self, rows: Ints) -> Batch:
-        """Some rows, padded to the longest of them."""
-        return Batch.of_rows(self.rows, rows, self.pad, self.device)
+        """Return the given rows, padded to the longest."""
+        return Batch.from_rows(self.rows, rows, self.pad, self.device)
 
     @property
-    def back(self) -> Ints:
-        """Where each row stands among the batches' rows."""
+    def inverse_order(self) -> Ints:
+        """The position of each row in `order`."""
         return np.argsort(self.order)
 
 
 def chunks(
     encoder: Encoder,
     examples: Iterable[Any],
-    budget: int,
+    batch_tokens: int,
     device: torch.device,
     *,
     pad: int = 0,
@@ -102,24 +102,24 @@ def chunks(
     size: int = CHUNK,
     together: bool = False,
 ) -> Iterator[Chunk]:
-    """A stream's examples, chunk by chunk; reports at the end, unless `quiet`, how many were longer than `limit`."""
+    """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens."""
     total = len(examples) if isinstance(examples, Sized) else None
-    hidden = None if progress is None else not progress  # None: shown on a terminal, and only for long work
+    disable = None if progress is None else not progress  # None: show on a terminal if it takes long
     stream = iter(examples)
-    seen = truncated = 0
-    with tqdm(total=total, unit=" texts", disable=hidden, delay=0 if progress else 2, leave=False) as bar:
-        while some := _take(stream, size):
-            rows = encoder(some, seen)
+    offset = truncated = 0
+    with tqdm(total=total, unit=" texts", disable=disable, delay=0 if progress else 2, leave=False) as bar:
+        while chunk := _take(stream, size):
+            rows = encoder(chunk, offset)
             truncated += rows.truncated
-            yield Chunk(seen, rows, _order(rows, together), pad, device, budget, together, bar)
-            seen += len(some)
+            yield Chunk(offset, rows, _order(rows, together), pad, device, batch_tokens, together, bar)
+            offset += len(chunk)
     if truncated and not quiet:
-        are, they = ("texts are", "they were") if truncated > 1 else ("text is", "it was")
-        logger.warning("%d %s longer than %d tokens; %s cut there.", truncated, are, limit, they)
+        are, were = ("texts are", "were") if truncated > 1 else ("text is", "was")
+        logger.warning("%d %s longer than %d tokens and %s truncated.", truncated, are, limit, were)
 
 
 def _order(rows: EncodedRows, together: bool) -> Ints:
-    """By length; or groups by their longest row, each in its own order."""
+    """Return the row indices sorted by length; with `together`, groups sorted by their longest row."""
     if not together or not len(rows):
         return np.argsort(rows.lengths, kind="stable")
     longest = np.zeros(len(rows.examples), dtype=np.int64)
@@ -128,7 +128,7 @@ def _order(rows: EncodedRows, together: bool) -> Ints:
 
 
 def _take(stream: Iterator[Any], size: int) -> list[Any]:
-    """The next chunk of a stream; what is not needed for it is not asked for."""
+    """Return the next chunk of a stream, reading no further than needed."""
     chunk: list[Any] = []
     characters = 0
     for example in itertools.islice(stream, size):
@@ -139,24 +139,24 @@ def _take(stream: Iterator[Any], size: int) -> list[Any]:
     return chunk
 
 
-def batches_by_tokens(lengths: Ints, budget: int) -> Iterator[tuple[int, int]]:
-    """Cut ascending lengths into runs whose rows times longest row stay within the budget (one row always fits)."""
+def batches_by_tokens(lengths: Ints, batch_tokens: int) -> Iterator[tuple[int, int]]:
+    """Split ascending lengths into (start, stop) ranges of at most `batch_tokens` padded tokens, or a single row."""
     start = 0
     while start < len(lengths):
-        most = max(1, budget // max(1, int(lengths[start])))
-        run = lengths[start : start + most]
-        fits = np.count_nonzero(run * np.arange(1, len(run) + 1) <= budget)  # ascending, so these come first
-        stop = start + max(1, int(fits))
+        max_rows = max(1, batch_tokens // max(1, int(lengths[start])))
+        candidates = lengths[start : start + max_rows]
+        num_fitting = np.count_nonzero(candidates * np.arange(1, len(candidates) + 1) <= batch_tokens)
+        stop = start + max(1, int(num_fitting))
         yield start, stop
         start = stop
 
 
-def _whole_groups(starts: Ints, stops: Ints, longest: Ints, budget: int) -> Iterator[tuple[int, int]]:
-    """The same for groups of rows, none of which is cut (one group always fits)."""
+def _group_bounds(starts: Ints, stops: Ints, longest: Ints, batch_tokens: int) -> Iterator[tuple[int, int]]:
+    """The same for groups of rows, which are never split; a batch has at least one group."""
     first = 0
-    for place in range(len(starts)):
-        if place > first and (stops[place] - starts[first]) * longest[place] > budget:
-            yield int(starts[first]), int(starts[place])
-            first = place
+    for index in range(len(starts)):
+        if index > first and (stops[index] - starts[first]) * longest[index] > batch_tokens:
+            yield int(starts[first]), int(starts[index])
+            first = index
     if len(starts):
         yield int(starts[first]), int(stops[-1])

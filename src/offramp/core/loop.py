@@ -1,7 +1,7 @@
-"""The only place where rows exit.
+"""The early-exit loop.
 
-`start` embeds a batch, `step` takes the rows that are still active to an exit, lets some of them exit and keeps the
-rest, `run` repeats that.
+`step` advances the active rows to an exit, removes those that exit there and keeps the rest; `run` repeats it until all
+rows have exited.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import HIDDEN, ExitOutput, ExitPoint, Positions, Stepper
+from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, Positions, Stepper
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 
@@ -24,11 +24,11 @@ __all__ = [
     "BatchResult",
     "ExitedRows",
     "collect",
-    "every_exit",
-    "exiting",
+    "exits_within",
+    "iter_exited",
     "run",
+    "run_all_exits",
     "step",
-    "within_budget",
 ]
 
 State = TypeVar("State")
@@ -36,12 +36,12 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Where each row of a batch exited, and its answer there, in the batch's order."""
+    """The exit and the logits of each row, in the batch's order."""
 
     logits: Tensor  # (rows, columns)
     exit: Tensor  # (rows,), the exit's number, from 1
-    layer: Tensor  # (rows,), the layer that the exit sits on
-    tokens: Tensor | None = None  # (rows, tokens, outputs), where every token is answered
+    layer: Tensor  # (rows,), the exit's layer
+    tokens: Tensor | None = None  # (rows, tokens, outputs), for per-token answer types
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class ActiveRows(Generic[State]):
     """Rows that have not exited yet."""
 
     state: State
-    rows: Positions | None = None  # their numbers in the batch; None: 0, 1, …
-    memory: Memory | None = None  # what the policy remembers of them
-    group: Positions | None = None  # the example that each belongs to
+    rows: Positions | None = None  # their indices in the batch; None: all rows
+    memory: Memory | None = None  # the policy's memory of these rows
+    group: Positions | None = None  # the example that each row belongs to
 
 
 @dataclass(frozen=True)
@@ -62,96 +62,99 @@ class ExitedRows:
     output: ExitOutput
 
 
-def within_budget(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[ExitPoint, ...]:
-    """The exits that a row may use when it may run at most `max_layers` layers."""
+def exits_within(exits: Sequence[ExitPoint], max_layers: int | None) -> tuple[ExitPoint, ...]:
+    """Return the exits on the first `max_layers` layers; None: all exits."""
     if max_layers is None:
         return tuple(exits)
     fitting = tuple(point for point in exits if point.layer <= max_layers)
     if not fitting:
-        raise BadValue(f"`max_layers` is {max_layers}, but the first exit sits on layer {exits[0].layer}.")
+        raise BadValue(f"`max_layers` must be at least {exits[0].layer} (the first exit's layer), got {max_layers}.")
     return fitting
 
 
 def step(
     stepper: Stepper[State], active: ActiveRows[State], point: ExitPoint, policy: Policy, is_last: bool = False
 ) -> tuple[ActiveRows[State] | None, ExitedRows | None]:
-    """Take rows to an exit: those that are still active (None: none), and those that exited there (None: none).
+    """Advance the active rows to an exit; return the rows that are still active and those that exited, or None.
 
-    At the last exit all rows exit and the policy is not asked. The rows that stay are compacted only if some exited.
+    At the last exit all rows exit. The remaining rows are compacted only if a row exited.
     """
     state, output = stepper.advance(active.state, point)
     if is_last:
         return None, ExitedRows(active.rows, output)
     if policy.sees_groups:
         output = replace(output, group=_group(active, output))
-    leaves, memory = policy.step(output, active.memory)
-    decided = leaves.numpy(force=True)  # the one place where the host waits
-    stay = np.flatnonzero(~decided)
-    if len(stay) == len(decided):
+    exits, memory = policy.step(output, active.memory)
+    exit_mask = exits.numpy(force=True)  # synchronises with the device
+    stay = np.flatnonzero(~exit_mask)
+    if len(stay) == len(exit_mask):
         return ActiveRows(state, active.rows, memory, active.group), None
     if len(stay) == 0:
         return None, ExitedRows(active.rows, output)
-    gone = np.flatnonzero(decided)
-    exited = ExitedRows(_numbers(active, gone), output.take(_tensor(gone, output.logits)))
+    exiting = np.flatnonzero(exit_mask)
+    exited = ExitedRows(_batch_indices(active, exiting), output.take(_tensor(exiting, output.logits)))
     if memory:
-        kept = _tensor(stay, leaves)
-        memory = {key: value.index_select(0, kept) for key, value in memory.items()}
+        remaining = _tensor(stay, exits)
+        memory = {key: value.index_select(0, remaining) for key, value in memory.items()}
     group = None if active.group is None else active.group[stay]
-    return ActiveRows(stepper.keep(state, stay), _numbers(active, stay), memory, group), exited
+    return ActiveRows(stepper.keep(state, stay), _batch_indices(active, stay), memory, group), exited
 
 
 def run(stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None) -> BatchResult:
-    """Take a batch through the exits; after each, the rows that the policy lets go exit with its answer."""
-    return collect(list(exiting(stepper, batch, policy, max_layers)))
+    """Run a batch with early exits; return the logits of each row at the exit that the policy chose."""
+    return collect(list(iter_exited(stepper, batch, policy, max_layers)))
 
 
-def exiting(
+def iter_exited(
     stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None
 ) -> Iterator[ExitedRows]:
-    """The same as `run`, as rows exit: the others have not gone on yet."""
-    points = within_budget(stepper.exits, max_layers)
+    """Run a batch with early exits and yield rows as soon as they exit."""
+    points = exits_within(stepper.exits, max_layers)
     active: ActiveRows[State] | None = ActiveRows(stepper.embed(batch), group=batch.group)
     for point in points:
         is_last = point is points[-1]
         if active is None:
             break
-        if is_last or policy.listens(point):
+        if is_last or policy.needs_exit(point):
             active, exited = step(stepper, active, point, policy, is_last)
             if exited is not None:
                 yield exited
 
 
-def every_exit(stepper: Stepper[State], batch: Batch) -> tuple[ExitOutput, ...]:
-    """What every exit answers for every row: a full pass in which no row exits."""
+def run_all_exits(stepper: Stepper[State], batch: Batch) -> tuple[ExitOutput, ...]:
+    """Run all layers without early exits; return the output of every exit."""
     state = stepper.embed(batch)
-    every = []
+    outputs = []
     for point in stepper.exits:
         state, output = stepper.advance(state, point)
-        every.append(output)
-    return tuple(every)
+        outputs.append(output)
+    return tuple(outputs)
 
 
 def collect(exited: Sequence[ExitedRows]) -> BatchResult:
-    """Rows that exited at different exits, back in the batch's order."""
+    """Merge the rows of all exits, in the batch's order."""
     if len(exited) == 1 and exited[0].rows is None:
-        output, rows = exited[0].output, len(exited[0].output.logits)
-        exits, layers = np.full(rows, output.exit), np.full(rows, output.layer)
+        output, num_rows = exited[0].output, len(exited[0].output.logits)
+        exits, layers = np.full(num_rows, output.exit), np.full(num_rows, output.layer)
         return BatchResult(output.logits, _tensor(exits, output.logits), _tensor(layers, output.logits), output.tokens)
-    order = np.concatenate([one.rows for one in exited if one.rows is not None])
-    sizes = [len(one.output.logits) for one in exited]
-    exited_at = np.empty((2, len(order)), dtype=np.int64)
-    places = [[one.output.exit for one in exited], [one.output.layer for one in exited]]
-    exited_at[:, order] = np.repeat(places, sizes, axis=1)
-    logits = torch.cat([one.output.logits for one in exited])
-    back = _tensor(order, logits)
-    logits = torch.empty_like(logits).index_copy_(0, back, logits)
-    each = [one.output.tokens for one in exited if one.output.tokens is not None]
+    outputs = [part.output for part in exited]
+    order = np.concatenate([part.rows for part in exited if part.rows is not None])
+    sizes = [len(output.logits) for output in outputs]
+    exits_and_layers = np.empty((2, len(order)), dtype=np.int64)
+    by_part = [[output.exit for output in outputs], [output.layer for output in outputs]]
+    exits_and_layers[:, order] = np.repeat(by_part, sizes, axis=1)
+    logits = torch.cat([output.logits for output in outputs])
+    indices = _tensor(order, logits)
+    logits = torch.empty_like(logits).index_copy_(0, indices, logits)
+    parts = [output.tokens for output in outputs if output.tokens is not None]
     tokens = None
-    if each:  # rows that stayed were cut to the longest of them
-        longest = max(one.shape[1] for one in each)
-        padded = [torch.nn.functional.pad(one, (0, 0, 0, longest - one.shape[1]), value=HIDDEN) for one in each]
-        tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, back, torch.cat(padded))
-    return BatchResult(logits, _tensor(exited_at[0], logits), _tensor(exited_at[1], logits), tokens)
+    if parts:  # rows are trimmed when others exit, so parts differ in length
+        longest = max(part.shape[1] for part in parts)
+        pads = [(0, 0, 0, longest - part.shape[1]) for part in parts]
+        padded = [nn.functional.pad(part, pad, value=PADDING_LOGIT) for part, pad in zip(parts, pads, strict=True)]
+        tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, indices, torch.cat(padded))
+    exits, layers = exits_and_layers
+    return BatchResult(logits, _tensor(exits, logits), _tensor(layers, logits), tokens)
 
 
 def _group(active: ActiveRows[State], output: ExitOutput) -> Tensor:
@@ -161,9 +164,9 @@ def _group(active: ActiveRows[State], output: ExitOutput) -> Tensor:
     return _tensor(group, output.logits)
 
 
-def _numbers(active: ActiveRows[State], places: Positions) -> Positions:
-    return places if active.rows is None else active.rows[places]
+def _batch_indices(active: ActiveRows[State], rows: Positions) -> Positions:
+    return rows if active.rows is None else active.rows[rows]
 
 
-def _tensor(numbers: Positions, like: Tensor) -> Tensor:
-    return torch.from_numpy(numbers).to(like.device)
+def _tensor(values: Positions, like: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(like.device)

@@ -1,4 +1,4 @@
-"""The machine: its processor, what that can compute fast, and how many threads this process may really use."""
+"""The machine: CPU name and instruction sets, and the number of threads available to this process."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["cpu_flags", "cpu_name", "half_precision", "has_int8_products", "usable_threads"]
+__all__ = ["cpu_flags", "cpu_name", "half_precision", "has_int8_dot_products", "usable_threads"]
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # version 2: "max 100000" or "150000 100000"
-OLD_QUOTA, OLD_PERIOD = (Path("/sys/fs/cgroup/cpu") / name for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-SHOWN = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
-# the flags that mean arithmetic in that type; without it every product is converted and takes longer
-HALF = {"bfloat16": {"avx512_bf16", "amx_bf16", "bf16"}, "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"}}
-INT8 = {"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}
+CGROUP_V2_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # "max 100000" or "150000 100000"
+CGROUP_V1_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+CGROUP_V1_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+REPORTED_FLAGS = ("amx_int8", "amx_bf16", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512f", "avx2")
+# flags of native arithmetic in a dtype; without it every product is converted, which is slower
+HALF_PRECISION_FLAGS = {
+    "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
+}
+INT8_FLAGS = {"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}
 
 
-def _lines() -> dict[str, str]:
+def _cpuinfo() -> dict[str, str]:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.is_file() else ""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
@@ -25,46 +29,46 @@ def _lines() -> dict[str, str]:
 
 
 def cpu_flags() -> set[str]:
-    """The instructions that the processor has, as far as the system tells."""
-    lines = _lines()
-    return set(lines.get("flags", lines.get("Features", "")).split())
+    """Return the CPU's instruction set flags; empty if the system does not report them."""
+    cpuinfo = _cpuinfo()
+    return set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
 
 
 def cpu_name() -> str:
-    """The processor, as the system calls it, with the instructions that speed depends on."""
-    name = _lines().get("model name", "") or platform.processor() or platform.machine()
-    there = cpu_flags()
-    flags = [flag for flag in SHOWN if flag in there]
+    """Return the CPU's name and the instruction sets that matter for speed."""
+    name = _cpuinfo().get("model name", "") or platform.processor() or platform.machine()
+    available = cpu_flags()
+    flags = [flag for flag in REPORTED_FLAGS if flag in available]
     return f"{name} ({', '.join(flags)})" if flags else name
 
 
 def half_precision() -> dict[str, bool]:
-    """Whether this CPU has instructions for each short type."""
+    """Return whether this CPU has native instructions, for each half-precision dtype."""
     flags = cpu_flags()
-    return {dtype: bool(needed & flags) for dtype, needed in HALF.items()}
+    return {dtype: bool(needed & flags) for dtype, needed in HALF_PRECISION_FLAGS.items()}
 
 
-def has_int8_products() -> bool:
-    """Whether products of 8-bit numbers are summed in 32 bits; without, pairs of them saturate at 16."""
-    return bool(INT8 & cpu_flags())
+def has_int8_dot_products() -> bool:
+    """Return whether the CPU accumulates int8 products in 32 bits; otherwise sums saturate at 16 bits."""
+    return bool(INT8_FLAGS & cpu_flags())
 
 
 def usable_threads() -> int:
-    """The smaller of the affinity and the container's quota, at least 1."""
+    """Return the number of threads that CPU affinity and the container's CPU quota allow, at least 1."""
     pinned = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota()
     return max(1, pinned if quota is None else min(pinned, math.floor(quota)))
 
 
 def _quota() -> float | None:
-    """Cores that the container may use; None: all."""
+    """Return the container's CPU quota in cores; None: no limit."""
     try:
-        if QUOTA.is_file():
-            most, period = QUOTA.read_text().split()
-            return None if most == "max" else int(most) / int(period)
-        if OLD_QUOTA.is_file():
-            used = int(OLD_QUOTA.read_text())
-            return None if used <= 0 else used / int(OLD_PERIOD.read_text())
+        if CGROUP_V2_QUOTA.is_file():
+            quota, period = CGROUP_V2_QUOTA.read_text().split()
+            return None if quota == "max" else int(quota) / int(period)
+        if CGROUP_V1_QUOTA.is_file():
+            microseconds = int(CGROUP_V1_QUOTA.read_text())
+            return None if microseconds <= 0 else microseconds / int(CGROUP_V1_PERIOD.read_text())
     except (OSError, ValueError):
         return None
     return None

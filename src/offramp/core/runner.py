@@ -1,6 +1,6 @@
-"""A model that is ready to answer: what predicting, recording, timing, evaluating and calibrating take.
+"""A loaded model with its tokenizer: predict, and encode and run batches for evaluation and calibration.
 
-It knows no torch module: a backend gives it a stepper, and everything above the loop is the same on all of them.
+The runner is the same for all backends; a backend provides the stepper.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from offramp.answers.answer import Answer, Answers, RowOutputs, joined
+from offramp.answers.answer import Answer, Answers, RowOutputs, concatenate
 from offramp.answers.answer_type import Encoder
 from offramp.core.batch import Batch, EncodedRows
-from offramp.core.chunks import CHUNK, Chunk, chunks, padded_tokens
-from offramp.core.loop import run, within_budget
+from offramp.core.chunks import CHUNK, Chunk, chunks, resolve_batch_tokens
+from offramp.core.loop import exits_within, run
 from offramp.core.stepper import ExitPoint, Stepper
-from offramp.data.given import is_table
+from offramp.data.input_data import is_table
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.model import fingerprint
 from offramp.model.config import AdaptiveConfig
@@ -36,99 +36,99 @@ logger = logging.getLogger("offramp")
 
 
 class Backend(Stepper[Any], Protocol):
-    """A stepper that can say what it is and run the plain model, too."""
+    """A stepper with a description of itself, which can also run the full model without early exits."""
 
     @property
     def backend(self) -> str:
-        """Its name."""
+        """The backend's name."""
         ...
 
     @property
     def dtype(self) -> str:
-        """What it computes in, such as float32."""
+        """The dtype of its computations, such as float32."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where batches go."""
+        """The device of its batches."""
         ...
 
     @property
     def threads(self) -> int:
-        """Of the CPU."""
+        """The number of CPU threads."""
         ...
 
-    def weights(self) -> str:
-        """The fingerprint of the weights."""
+    def weights_fingerprint(self) -> str:
+        """Return a hash of the weights."""
         ...
 
-    def untrained(self) -> tuple[int, ...]:
-        """The layers whose heads were never trained."""
+    def untrained_layers(self) -> tuple[int, ...]:
+        """Return the layers of exits whose heads have not been trained."""
         ...
 
-    def answering(self) -> AbstractContextManager[None]:
-        """While it answers: no dropout, no gradients."""
+    def inference_mode(self) -> AbstractContextManager[None]:
+        """Return a context manager that disables dropout and gradients."""
         ...
 
-    def plain(self, batch: Batch) -> Tensor:
-        """The full model's logits, as one would run it without offramp."""
+    def full_model(self, batch: Batch) -> Tensor:
+        """Return the full model's logits, computed without early exits."""
         ...
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A config, a tokenizer and a stepper; `offramp.load` makes one, `AdaptiveModel.runner` too."""
+    """A loaded model: config, tokenizer and stepper. Created by `offramp.load` and `AdaptiveModel.runner`."""
 
     name: str
     config: AdaptiveConfig
     tokenizer: PreTrainedTokenizerBase
     stepper: Backend
-    max_length: int | None = None  # in place of the model's own
+    max_length: int | None = None  # overrides the model's maximum length
 
     def __post_init__(self) -> None:
-        longest = self.config.family.max_length(self.config.backbone)
-        most = self.tokenizer.model_max_length  # as its file says; transformers takes anything
-        if not isinstance(most, int | float) or isinstance(most, bool) or not most >= 1:
+        maximum = self.config.family.max_length(self.config.backbone)
+        length = self.tokenizer.model_max_length  # transformers does not validate it
+        if not isinstance(length, int | float) or isinstance(length, bool) or not length >= 1:
             raise BadModel(
-                f"{self.name}: tokenizer_config.json: `model_max_length` is {most!r:.60}; it is a number from 1."
+                f"{self.name}: tokenizer_config.json: `model_max_length` must be at least 1, got {length!r:.60}."
             )
-        least = self.config.answer_type.shortest_row(self.tokenizer.num_special_tokens_to_add(pair=True))
-        if not least <= self.limit <= longest:
+        minimum = self.config.answer_type.min_row_length(self.tokenizer.num_special_tokens_to_add(pair=True))
+        if not minimum <= self.limit <= maximum:
             raise BadValue(
-                f"The maximum length is {self.limit} tokens; this model takes {least} (its special tokens and one) to "
-                f"{longest}."
+                f"The maximum length must be between {minimum} (the special tokens and one more) and {maximum} tokens, "
+                f"got {self.limit}."
             )
 
     @property
     def backend(self) -> str:
-        """What runs it."""
+        """The name of the backend."""
         return self.stepper.backend
 
     @property
     def dtype(self) -> str:
-        """What it computes in."""
+        """The dtype of its computations."""
         return self.stepper.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that it runs on."""
         return self.stepper.device
 
     @property
     def limit(self) -> int:
-        """The longest text in tokens; the rest is cut off. Asked for, or the model's own, or all that fits."""
-        own = self.config.max_tokens if self.max_length is None else self.max_length
-        if own is not None:
-            return own
+        """The maximum number of tokens; longer texts are truncated."""
+        length = self.config.max_tokens if self.max_length is None else self.max_length
+        if length is not None:
+            return length
         return int(min(self.tokenizer.model_max_length, self.config.family.max_length(self.config.backbone)))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that the exits' answers depend on."""
-        weights = self.stepper.weights()
-        return fingerprint.of_model(self.config, self.tokenizer, weights, self.limit, self.backend, self.dtype)
+        """A hash of everything that the predictions depend on, except the policy."""
+        weights = self.stepper.weights_fingerprint()
+        return fingerprint.fingerprint_model(self.config, self.tokenizer, weights, self.limit, self.backend, self.dtype)
 
-    # -- answering -------------------------------------------------------------------------------
+    # -- prediction ------------------------------------------------------------------------------
 
     def chunks(
         self,
@@ -139,57 +139,57 @@ class Runner:
         chunk: int | None = None,
         together: bool = False,
     ) -> Iterator[Chunk]:
-        """A stream's examples as chunks of batches on this device; `together`: no group is cut by a batch's end."""
+        """Encode texts in chunks of batches on this device; with `together` no group is split across batches."""
         if isinstance(texts, str):
-            raise BadInput("predict takes a list or an iterator of texts; put the one text into a list.")
+            raise BadInput("predict takes a list or an iterator of texts, got a string. Pass a single text as a list.")
         if isinstance(texts, Mapping) or is_table(texts):
-            raise BadInput("predict takes texts; give it the column that holds them, such as table['text'].")
+            raise BadInput("predict takes texts, got a table. Pass the column of texts, such as table['text'].")
         width = self.config.gating
         if width is not None and width.first == "all" and width.pad_to is None:
             raise BadModel(
-                f"{self.name}: its first gate reads padding, and nothing says how far its training padded rows; "
-                "convert it again with `pad_to=`, the training's maximum length."
+                f"{self.name}: its first gate depends on padding, but the padded length of the training is unknown. "
+                "Convert it again with `pad_to=` set to the maximum length of the training."
             )
-        budget = padded_tokens(batch_tokens, self.device)
+        batch_tokens = resolve_batch_tokens(batch_tokens, self.device)
         if chunk is not None and chunk < 1:
-            raise BadValue(f"`chunk` is {chunk}; it is at least 1.")
-        found = chunks(
+            raise BadValue(f"`chunk` must be at least 1, got {chunk}.")
+        encoded = chunks(
             self.encoder(),
             texts,
-            budget,
+            batch_tokens,
             self.device,
-            pad=self.pad,
+            pad=self.pad_token_id,
             limit=self.limit,
             progress=progress,
             quiet=quiet,
             size=chunk or CHUNK,
             together=together,
         )
-        return (self._checked(chunk) for chunk in found)
+        return (self._check_token_ids(chunk) for chunk in encoded)
 
     def encoder(self) -> Encoder:
-        """What makes rows of examples, as this model reads them."""
+        """Return the function that encodes examples into rows for this model."""
         return self.config.answer_type.encoder(self.tokenizer, self.limit, self.config.reads_pairs)
 
     @property
-    def pad(self) -> int:
-        """The padding token."""
+    def pad_token_id(self) -> int:
+        """The tokenizer's padding token."""
         return int(self.tokenizer.pad_token_id or 0)
 
-    def _checked(self, chunk: Chunk) -> Chunk:
-        """A chunk whose tokens the backbone knows; a tokenizer of another model makes others."""
+    def _check_token_ids(self, chunk: Chunk) -> Chunk:
+        """Raise if a token id lies outside of the backbone's embeddings: the tokenizer is another model's."""
         backbone = self.config.backbone
-        for name, made, pad, size in (
+        for name, encoded, pad, size in (
             ("tokens", chunk.rows.ids, chunk.pad, backbone.vocab_size),
             ("token types", chunk.rows.types, 0, getattr(backbone, "type_vocab_size", 0)),
         ):
-            if made is None or not size:  # such a backbone does not read them
+            if encoded is None or not size:  # this backbone has no token types
                 continue
-            low, high = int(made.values.min(initial=pad)), int(made.values.max(initial=pad))
+            low, high = int(encoded.values.min(initial=pad)), int(encoded.values.max(initial=pad))
             if low < 0 or high >= size:
                 raise BadModel(
-                    f"{self.name}: the tokenizer makes {name} up to {high}, and the backbone knows 0 to {size - 1}; "
-                    "put the backbone's own tokenizer files beside the model."
+                    f"{self.name}: the tokenizer produces {name} up to {high}, but the backbone only has {size}. "
+                    "Replace the tokenizer files in the model folder with the backbone's own."
                 )
         return chunk
 
@@ -204,65 +204,62 @@ class Runner:
         chunk: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Answers]:
-        """Answers as arrays, chunk by chunk, in the texts' order; mistakes in the options raise here.
+        """Yield predictions as arrays, chunk by chunk, in the order of the texts; invalid options raise at once.
 
-        A chunk is read whole before its first answer: 4,096 texts, or as many as `chunk` says. With 1 every text is
-        answered before the next is asked for, as a live queue needs it.
+        A chunk of `chunk` texts (default: 4096) is read before its first prediction. With `chunk=1` every text is
+        predicted before the next is read, for live queues.
         """
-        chosen = self.config.choose(policy, threshold)
-        *early, last = within_budget(self.stepper.exits, max_layers)
-        self.warn_of_untrained([*filter(chosen.listens, early), last])
-        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk, together=chosen.sees_groups)
-        return (self._answer(chunk, chosen, max_layers) for chunk in chunks)
+        exit_policy = self.config.resolve_policy(policy, threshold)
+        *early, last = exits_within(self.stepper.exits, max_layers)
+        self.warn_untrained([*filter(exit_policy.needs_exit, early), last])
+        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk, together=exit_policy.sees_groups)
+        return (self.decode(self.outputs(chunk, exit_policy, max_layers), chunk.rows) for chunk in chunks)
 
-    def warn_of_untrained(self, points: Sequence[ExitPoint]) -> None:
-        """Say it where answers are to come from heads that were never trained."""
-        untrained = self.stepper.untrained()
-        if random := [point.layer for point in points if point.layer in untrained]:
-            on = f"layers {', '.join(map(str, random))}" if len(random) > 1 else f"layer {random[0]}"
+    def warn_untrained(self, points: Sequence[ExitPoint]) -> None:
+        """Warn if exits that may be used have untrained heads."""
+        untrained = self.stepper.untrained_layers()
+        if layers := [point.layer for point in points if point.layer in untrained]:
+            where = f"layers {', '.join(map(str, layers))}" if len(layers) > 1 else f"layer {layers[0]}"
             logger.warning(
-                "%s: the exits on %s were never trained and answer at random; `offramp train` trains them.",
+                "%s: the exits on %s are untrained, so their predictions are random. Train them with `offramp train`.",
                 self.name,
-                on,
+                where,
             )
 
     def answer(self, texts: Iterable[Any], **options: Any) -> Any:
-        """All answers at once, as arrays (see `Answers`); options are those of `stream`."""
-        found = list(self.stream(texts, **options))
-        if found:
-            return joined(found)
+        """Return all predictions at once, as arrays (see `Answers`); options are those of `stream`."""
+        chunks = list(self.stream(texts, **options))
+        if chunks:
+            return concatenate(chunks)
         config = self.config
-        columns, none = config.answer_type.columns(config.num_labels), np.empty(0, np.int64)
+        columns, empty = config.answer_type.num_columns(config.num_labels), np.empty(0, np.int64)
         return config.answer_type.decode(
-            RowOutputs(np.empty((0, columns), np.float32), none, none), none, (), config.decoding
+            RowOutputs(np.empty((0, columns), np.float32), empty, empty), empty, (), config.decoding
         )
 
     def predict(self, texts: Iterable[Any], **options: Any) -> Iterator[Answer]:
-        """One answer after the other, in the texts' order; options are those of `stream`."""
-        found = self.stream(texts, **options)
-        return (answer for answers in found for answer in answers)
+        """Yield one prediction per text, in the order of the texts; options are those of `stream`."""
+        chunks = self.stream(texts, **options)
+        return (answer for answers in chunks for answer in answers)
 
     def outputs(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> RowOutputs:
-        """What rows exited with, and where, in the chunk's order."""
-        with self.stepper.answering():
+        """Return the logits, exit and layer of each row of a chunk."""
+        with self.stepper.inference_mode():
             batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
             logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
-            places = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
-        back = chunk.back
+            exits_and_layers = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
+        order = chunk.inverse_order
         if not np.isfinite(logits).all():
-            row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[back])[0])
+            row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[order])[0])
             raise BadInput(
-                f"Text {chunk.first + int(chunk.rows.group[row]) + 1} is answered with NaN or infinity; "
-                "the model is damaged, or its dtype too small."
+                f"The logits of text {chunk.offset + int(chunk.rows.group[row]) + 1} are NaN or infinite. The weights "
+                "are damaged, or the dtype's range is too small."
             )
-        exits, layers = places[back].T
-        return RowOutputs(logits[back], exits, layers)
-
-    def _answer(self, chunk: Chunk, policy: Policy, max_layers: int | None) -> Answers:
-        return self.decode(self.outputs(chunk, policy, max_layers), chunk.rows)
+        exits, layers = exits_and_layers[order].T
+        return RowOutputs(logits[order], exits, layers)
 
     def decode(self, outputs: RowOutputs, rows: EncodedRows) -> Answers:
-        """The answers to the examples that the rows were made of."""
+        """Return the predictions for the encoded examples."""
         answer_type = self.config.answer_type
         outputs = replace(outputs, logits=answer_type.locate(outputs.logits, rows))
         return answer_type.decode(outputs, rows.group, rows.examples, self.config.decoding)

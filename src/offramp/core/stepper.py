@@ -1,7 +1,7 @@
-"""The seam: what the loop, the policies and the traces know of a model.
+"""The interface between a model and the early-exit loop, the policies and the traces.
 
-A stepper is an encoder with its exits on one runtime. It embeds a batch, advances it to an exit, and keeps some of its
-rows. What an exit answered is an `ExitOutput`; nothing above sees hidden states.
+A stepper is an encoder with its exits on one runtime. It embeds a batch, advances it to an exit, and keeps a subset of
+the rows. An exit returns an `ExitOutput`; hidden states stay inside the stepper.
 """
 
 from __future__ import annotations
@@ -18,74 +18,83 @@ from torch import Tensor
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
 
-__all__ = ["HIDDEN", "ExitOutput", "ExitPoint", "ModelSpec", "Positions", "RiskParameters", "Stepper", "points_on"]
+__all__ = [
+    "PADDING_LOGIT",
+    "ExitOutput",
+    "ExitPoint",
+    "ModelSpec",
+    "Positions",
+    "RiskParameters",
+    "Stepper",
+    "exit_points_on",
+]
 
 Positions = NDArray[np.int64]
-"""Positions of rows in a batch, ascending; on the host, where decisions about rows are made."""
+"""Row indices in a batch, ascending; on the CPU, where rows are selected."""
 
 RiskParameters = tuple[tuple[float, ...], tuple[float, ...]]
-"""Offsets and slopes of the policy `risk`, one of each per early exit."""
+"""Offsets and slopes of the policy `risk`, one per early exit."""
 
-HIDDEN = -1e4  # the logit of a token that is padding
+PADDING_LOGIT = -1e4  # the logit of padding tokens
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True)
 class ExitPoint:
-    """A place where rows may exit: its number, from 1, and the layer that it sits on.
+    """An exit: its number, counted from 1, and its layer.
 
-    Layers are counted from 1; an exit on layer 0 reads the embeddings, before any layer has run.
+    Layers are counted from 1; an exit on layer 0 reads the embeddings.
     """
 
     number: int
     layer: int
-    is_ramp: bool = False  # a converted checkpoint's untrained head, before the last exit on the same layer
+    is_ramp: bool = False  # a converted checkpoint's extra head on the last layer, before the final exit
 
 
-def points_on(layers: Sequence[int]) -> tuple[ExitPoint, ...]:
-    """The exits on these layers, shallow to deep; of two on one layer the first is a ramp."""
+def exit_points_on(layers: Sequence[int]) -> tuple[ExitPoint, ...]:
+    """Return the exits on these layers, shallow to deep; of two exits on one layer the first is a ramp."""
     ramps = [layer == after for layer, after in itertools.pairwise([*layers, None])]
     return tuple(ExitPoint(i, layer, ramp) for i, (layer, ramp) in enumerate(zip(layers, ramps, strict=True), 1))
 
 
 @dataclass(frozen=True)
 class ExitOutput:
-    """What one exit answered for the rows that reached it."""
+    """The output of one exit for the rows that reached it."""
 
-    exit: int  # its number, from 1
-    layer: int  # the layer that it sits on
+    exit: int  # the exit's number, from 1
+    layer: int  # the exit's layer
     answer_type: AnswerType
-    logits: Tensor  # (rows, columns); where every token is answered, a summary of that
-    uncertainty: Tensor | None = None  # (rows,), LTE's estimate that the exit is wrong
-    kept: Tensor | None = None  # (rows, layers so far, 2), with gates: the heads and channels that each row ran
-    tokens: Tensor | None = None  # (rows, tokens, outputs), what `logits` are a summary of
-    group: Tensor | None = None  # (rows,), the example that each row belongs to, for policies that look at groups
+    logits: Tensor  # (rows, columns); for per-token answer types a summary of `tokens`
+    uncertainty: Tensor | None = None  # (rows,), the learning-to-exit module's estimated probability of an error
+    kept: Tensor | None = None  # (rows, layers so far, 2), with gates: number of heads and channels kept
+    tokens: Tensor | None = None  # (rows, tokens, outputs), for per-token answer types
+    group: Tensor | None = None  # (rows,), the example that each row belongs to, for policies with `sees_groups`
 
     @property
     def raw(self) -> Tensor:
-        """What a loss takes: the logits, or every token's."""
+        """The input of the loss: the logits of each token if there are any, else of each row."""
         return self.logits if self.tokens is None else self.tokens
 
     def take(self, rows: Tensor) -> ExitOutput:
-        """The same for some of the rows."""
+        """Return the output for the given rows."""
 
-        def some(values: Tensor | None) -> Tensor | None:
+        def select(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.index_select(0, rows)
 
         return replace(
             self,
             logits=self.logits.index_select(0, rows),
-            uncertainty=some(self.uncertainty),
-            kept=some(self.kept),
-            tokens=some(self.tokens),
-            group=some(self.group),
+            uncertainty=select(self.uncertainty),
+            kept=select(self.kept),
+            tokens=select(self.tokens),
+            group=select(self.group),
         )
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a policy has to know of a model before it can serve it."""
+    """The properties of a model that policies depend on."""
 
     answer_type: AnswerType
     classes: int
@@ -100,17 +109,17 @@ class Stepper(Protocol[State]):
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
-        """From shallow to deep; the last one is the full model."""
+        """The exits from shallow to deep; the last is the full model."""
         ...
 
     def embed(self, batch: Batch) -> State:
-        """Start a batch."""
+        """Return the state of a batch before the first layer."""
         ...
 
     def advance(self, state: State, point: ExitPoint) -> tuple[State, ExitOutput]:
-        """Run the layers up to `point` and ask its exit."""
+        """Run the layers up to `point`, then its exit head."""
         ...
 
     def keep(self, state: State, rows: Positions) -> State:
-        """Go on with these of the state's rows."""
+        """Return the state of the given rows."""
         ...

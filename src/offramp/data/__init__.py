@@ -1,1 +1,1 @@
-"""Data sets as data: files, tables, tasks, the rows that a command is about, metrics."""
+"""Datasets: files, tables, tasks, the rows that a command uses, and metrics."""

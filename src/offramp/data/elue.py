@@ -1,4 +1,4 @@
-"""The ELUE tasks, in the layout of their download; named `elue-…`, since three of them are also in GLUE."""
+"""The ELUE tasks, in the layout of the official download; named `elue-…` because three of them are also in GLUE."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offramp.data.task import Hub, Layout, Task
+from offramp.data.task import HubDataset, Layout, Task
 
 __all__ = ["GLUE", "SENTENCES", "STRINGS"]
 
@@ -19,7 +19,7 @@ def _single(name: str, folder: str, metrics: tuple[str, ...]) -> Task:
             "dev": Layout("dev.tsv", 0, label=1),
             "test": Layout("test.tsv", 1),
         },
-        hub=Hub(HUB, "sst2", "sentence"),
+        hub=HubDataset(HUB, "sst2", "sentence"),
     )
 
 
@@ -34,7 +34,7 @@ def _pair(name: str, folder: str, config: str, names: tuple[str, str], labels: t
             "dev": Layout("dev.tsv", 1, 2, -1),
             "test": Layout("test.tsv", 1, 2),
         },
-        Hub(HUB, config, *names),
+        HubDataset(HUB, config, *names),
         inputs=names,
     )
 
@@ -52,7 +52,7 @@ COLA = Task(
         "dev": Layout("dev.tsv", 3, label=1, has_header=False),
         "test": Layout("test.tsv", 1),
     },
-    hub=Hub(HUB, "cola", "sentence"),
+    hub=HubDataset(HUB, "cola", "sentence"),
 )
 MRPC = Task(
     "mrpc",
@@ -63,7 +63,7 @@ MRPC = Task(
         "dev": Layout("dev.tsv", 3, 4, 0),
         "test": Layout("test.tsv", 3, 4),
     },
-    hub=Hub(HUB, "mrpc", *SENTENCES),
+    hub=HubDataset(HUB, "mrpc", *SENTENCES),
     inputs=STRINGS,
 )
 STS_B = Task(
@@ -76,7 +76,7 @@ STS_B = Task(
         "dev": Layout("dev.tsv", 7, 8, -1, columns=10),
         "test": Layout("test.tsv", 7, 8),
     },
-    Hub(HUB, "stsb", *SENTENCES),
+    HubDataset(HUB, "stsb", *SENTENCES),
     inputs=SENTENCES,
 )
 QQP = Task(
@@ -88,7 +88,7 @@ QQP = Task(
         "dev": Layout("dev.tsv", 3, 4, 5),
         "test": Layout("test.tsv", 1, 2),
     },
-    hub=Hub(HUB, "qqp", "question1", "question2"),
+    hub=HubDataset(HUB, "qqp", "question1", "question2"),
     inputs=("question1", "question2"),
 )
 MNLI = Task(
@@ -103,16 +103,16 @@ MNLI = Task(
         "test_matched": Layout("test_matched.tsv", 8, 9),
         "test_mismatched": Layout("test_mismatched.tsv", 8, 9),
     },
-    Hub(
+    HubDataset(
         HUB,
         "mnli",
         "premise",
         "hypothesis",
         splits={"train": "train"}
         | {
-            f"{half}_{kind}": f"{whole}_{kind}"
-            for half, whole in (("dev", "validation"), ("test", "test"))
-            for kind in ("matched", "mismatched")
+            f"{split}_{genre}": f"{hub_split}_{genre}"
+            for split, hub_split in (("dev", "validation"), ("test", "test"))
+            for genre in ("matched", "mismatched")
         },
     ),
     ("dev_matched", "dev_mismatched"),
@@ -125,7 +125,7 @@ AX = Task(
     MNLI.labels,
     "AX",
     {"test": Layout("diagnostic.tsv", 1, 2)},
-    Hub(HUB, "ax", "premise", "hypothesis"),
+    HubDataset(HUB, "ax", "premise", "hypothesis"),
     (),
     inputs=SENTENCES,
 )

@@ -1,4 +1,4 @@
-"""Texts as 64 bits: who was trained on, who was held out, whose trace this is."""
+"""64-bit hashes of texts, to recognize training rows, held-out rows and the rows of a trace."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from offramp.data.reading import Text
 
-__all__ = ["hash_of", "hashes_of"]
+__all__ = ["hash_text", "hash_texts"]
 
 
-def hash_of(text: Text) -> int:
-    """64 bits of a text or pair, the same on every machine; space around a text does not count."""
+def hash_text(text: Text) -> int:
+    """Return a 64-bit hash of a text or pair, the same on every machine; surrounding whitespace is ignored."""
     parts = (text,) if isinstance(text, str) else text
-    written = "\x1f".join(part.strip() for part in parts).encode("utf-8")
-    return int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "little")
+    encoded = "\x1f".join(part.strip() for part in parts).encode("utf-8")
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little")
 
 
-def hashes_of(texts: Sequence[Text]) -> NDArray[np.uint64]:
-    """One hash per text."""
-    return np.fromiter((hash_of(text) for text in texts), dtype=np.uint64, count=len(texts))
+def hash_texts(texts: Sequence[Text]) -> NDArray[np.uint64]:
+    """Return one hash per text."""
+    return np.fromiter((hash_text(text) for text in texts), dtype=np.uint64, count=len(texts))

@@ -1,4 +1,4 @@
-"""A task's classes and a model's: the same names, perhaps in another order."""
+"""Match a task's classes with a model's: the same names, possibly in a different order."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from offramp.answers import MULTI_LABEL, AnswerType
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
-__all__ = ["fit", "in_order_of", "reordered"]
+__all__ = ["match_labels", "order_like_model", "reorder_rows"]
 
 
-def in_order_of(own: Sequence[str], task: Task) -> tuple[str, ...] | None:
-    """The task's labels in the order of a model's own classes; None where the model has other classes."""
+def order_like_model(model_labels: Sequence[str], task: Task) -> tuple[str, ...] | None:
+    """Return the task's labels in the order of the model's classes; None if the model has other classes."""
     known = {label.casefold(): label for label in task.labels or ()}
-    if sorted(map(str.casefold, own)) != sorted(known):
+    if sorted(map(str.casefold, model_labels)) != sorted(known):
         return None
-    return tuple(known[name.casefold()] for name in own)
+    return tuple(known[name.casefold()] for name in model_labels)
 
 
-def fit(model: str, own: Sequence[str], answer_type: AnswerType, task: Task) -> tuple[str, ...]:
-    """A model's classes as the task names them; a model of other classes is refused.
+def match_labels(model_name: str, model_labels: Sequence[str], answer_type: AnswerType, task: Task) -> tuple[str, ...]:
+    """Return the model's classes under the task's names; raise if the model has other classes.
 
-    Classes that nobody named (LABEL_0, …) take the task's names in the task's order.
+    Unnamed classes (LABEL_0, …) take the task's names in the task's order.
     """
-    if answer_type is task.answer_type and len(own) == task.num_labels:
+    if answer_type is task.answer_type and len(model_labels) == task.num_labels:
         if task.labels is None:
-            return tuple(own)
-        ordered = in_order_of(own, task)
-        if ordered is None and all(re.fullmatch(r"LABEL_\d+", label) for label in own):
+            return tuple(model_labels)
+        ordered = order_like_model(model_labels, task)
+        if ordered is None and all(re.fullmatch(r"LABEL_\d+", label) for label in model_labels):
             ordered = task.labels
         if ordered is not None:
             return ordered
-    wanted = ", ".join(task.labels or ()) or "numbers"
-    raise BadInput(f"{model} answers with {', '.join(own)} ({answer_type.title}), the data hold {wanted}.")
+    expected = ", ".join(task.labels or ()) or "numbers"
+    raise BadInput(
+        f"{model_name} predicts {', '.join(model_labels)} ({answer_type.title}), but the labels of the data are "
+        f"{expected}."
+    )
 
 
-def reordered(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:
-    """The same rows with classes numbered in another order (RoBERTa's MNLI models have their own)."""
+def reorder_rows(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:
+    """Return the rows with class indices in the order of `labels` (as RoBERTa's MNLI models need)."""
     if task.labels is None or not task.answer_type.has_labels or rows.labels is None or tuple(labels) == task.labels:
         return rows
     if task.answer_type is MULTI_LABEL:
-        source = [task.labels.index(label) for label in labels]  # where each class comes from
-        return replace(rows, labels=[[row[one] for one in source] for row in rows.labels])
-    place = [tuple(labels).index(label) for label in task.labels]  # where each class goes
-    return replace(rows, labels=[place[label] for label in rows.labels])
+        order = [task.labels.index(label) for label in labels]
+        return replace(rows, labels=[[row[index] for index in order] for row in rows.labels])
+    new_index = [tuple(labels).index(label) for label in task.labels]
+    return replace(rows, labels=[new_index[label] for label in rows.labels])

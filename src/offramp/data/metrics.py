@@ -1,7 +1,7 @@
-"""Metrics as the benchmarks publish them, to the last digit; numbers between −1 and 1, not percent.
+"""The benchmarks' metrics, identical to the official ones; values between −1 and 1, not percent.
 
-F1 and Matthews' correlation are counted here as scikit-learn counts them, without its checks of every call:
-intervals and curves ask thousands of times.
+F1 and Matthews correlation equal scikit-learn's, without its per-call input checks: confidence intervals and curves
+compute them thousands of times.
 """
 
 from __future__ import annotations
@@ -15,102 +15,106 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
-from offramp.answers.overlap import exact, f1
+from offramp.answers.overlap import exact_match, token_f1
 from offramp.registry import Registry
 
 __all__ = ["AGREEMENT", "METRICS", "Metric", "score"]
 
-Answers = NDArray[np.int64] | NDArray[np.float64]
+LabelArray = NDArray[np.int64] | NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A name and a function of predictions and labels, both (rows,) or (rows, labels)."""
+    """A metric: a function of predictions and labels, both (rows,) or (rows, labels)."""
 
     name: str
-    compute: Callable[[Answers, Answers], float]
-    problems: tuple[AnswerType, ...] = (SINGLE_LABEL, MULTI_LABEL)
-    classes: int | None = None  # where it is for so many alone
-    per_row: Callable[[Answers, Answers], NDArray[Any]] | None = None  # where it is the mean of a value per row
+    compute: Callable[[LabelArray, LabelArray], float]
+    answer_types: tuple[AnswerType, ...] = (SINGLE_LABEL, MULTI_LABEL)
+    num_classes: int | None = None  # None: any number
+    per_row: Callable[[LabelArray, LabelArray], NDArray[Any]] | None = None  # if it is a mean over rows
 
-    def fits(self, answer_type: AnswerType, labels: int) -> bool:
-        """Whether it makes sense for a task."""
-        return answer_type in self.problems and self.classes in (None, labels)
-
-
-def _pearson(predictions: Answers, labels: Answers) -> float:
-    return _defined(stats.pearsonr, predictions, labels)
+    def supports(self, answer_type: AnswerType, num_labels: int) -> bool:
+        """Whether the metric is defined for such a task."""
+        return answer_type in self.answer_types and self.num_classes in (None, num_labels)
 
 
-def _spearman(predictions: Answers, labels: Answers) -> float:
-    return _defined(stats.spearmanr, predictions, labels)
+def _pearson(predictions: LabelArray, labels: LabelArray) -> float:
+    return _correlation(stats.pearsonr, predictions, labels)
 
 
-def _defined(correlation: Callable[..., tuple[float, float]], predictions: Answers, labels: Answers) -> float:
+def _spearman(predictions: LabelArray, labels: LabelArray) -> float:
+    return _correlation(stats.spearmanr, predictions, labels)
+
+
+def _correlation(function: Callable[..., tuple[float, float]], predictions: LabelArray, labels: LabelArray) -> float:
     if len(set(np.ravel(predictions))) < 2 or len(set(np.ravel(labels))) < 2:
-        return 0.0  # a constant correlates with nothing
-    return float(correlation(np.ravel(predictions), np.ravel(labels))[0])
+        return 0.0  # undefined for constant values
+    return float(function(np.ravel(predictions), np.ravel(labels))[0])
 
 
-def _f1(predictions: Answers, labels: Answers) -> float:
-    said, true = predictions == 1, labels == 1
-    return _mean_f1((said & true).sum(), said.sum() + true.sum())
+def _f1(predictions: LabelArray, labels: LabelArray) -> float:
+    predicted, actual = predictions == 1, labels == 1
+    return _mean_f1((predicted & actual).sum(), predicted.sum() + actual.sum())
 
 
-def _f1_macro(predictions: Answers, labels: Answers) -> float:
-    return _mean_f1(*_hits(predictions, labels))
+def _f1_macro(predictions: LabelArray, labels: LabelArray) -> float:
+    return _mean_f1(*_f1_counts(predictions, labels))
 
 
-def _f1_micro(predictions: Answers, labels: Answers) -> float:
-    hits, named = _hits(predictions, labels)
-    return _mean_f1(hits.sum(), named.sum())
+def _f1_micro(predictions: LabelArray, labels: LabelArray) -> float:
+    true_positives, occurrences = _f1_counts(predictions, labels)
+    return _mean_f1(true_positives.sum(), occurrences.sum())
 
 
-def _hits(predictions: Answers, labels: Answers) -> tuple[Counts, Counts]:
-    """Per label, how often both name it, and how often either does; of classes, those that somebody names."""
+def _f1_counts(predictions: LabelArray, labels: LabelArray) -> tuple[Counts, Counts]:
+    """Return per label the true positives, and how often it occurs in the predictions plus in the labels."""
     if predictions.ndim > 1:
-        said, true = predictions > 0, labels > 0
-        return (said & true).sum(0), said.sum(0) + true.sum(0)
-    ours, theirs, classes = _numbered(predictions, labels)
-    hits = np.bincount(ours[ours == theirs], minlength=classes)
-    return hits, np.bincount(ours, minlength=classes) + np.bincount(theirs, minlength=classes)
+        predicted, actual = predictions > 0, labels > 0
+        return (predicted & actual).sum(0), predicted.sum(0) + actual.sum(0)
+    predicted, actual, classes = _class_indices(predictions, labels)
+    true_positives = np.bincount(predicted[predicted == actual], minlength=classes)
+    return true_positives, np.bincount(predicted, minlength=classes) + np.bincount(actual, minlength=classes)
 
 
-def _numbered(predictions: Answers, labels: Answers) -> tuple[Counts, Counts, int]:
-    """Both in numbers from 0 up, and how many there are."""
-    names, places = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
-    return places[: len(predictions)], places[len(predictions) :], len(names)
+def _class_indices(predictions: LabelArray, labels: LabelArray) -> tuple[Counts, Counts, int]:
+    """Return predictions and labels as indices of the classes that occur, and the number of these classes."""
+    classes, indices = np.unique(np.concatenate([predictions, labels]), return_inverse=True)
+    return indices[: len(predictions)], indices[len(predictions) :], len(classes)
 
 
-def _mean_f1(hits: Counts, named: Counts) -> float:
-    """Twice the hits by the mentions; 0 where nobody names a label."""
-    return float(np.mean(2 * hits / np.maximum(named, 1)))
+def _mean_f1(true_positives: Counts, occurrences: Counts) -> float:
+    """Return the mean F1 over labels; 0 for a label that never occurs."""
+    return float(np.mean(2 * true_positives / np.maximum(occurrences, 1)))
 
 
-def _matthews(predictions: Answers, labels: Answers) -> float:
-    said, true, classes = _numbered(predictions, labels)
-    rows, hits = float(len(said)), float((said == true).sum())
-    ours, theirs = (np.bincount(one, minlength=classes).astype(np.float64) for one in (said, true))
-    spread = (rows**2 - ours @ ours) * (rows**2 - theirs @ theirs)
-    return float((hits * rows - theirs @ ours) / np.sqrt(spread)) if spread else 0.0
+def _matthews(predictions: LabelArray, labels: LabelArray) -> float:
+    predicted, actual, classes = _class_indices(predictions, labels)
+    rows, correct = float(len(predicted)), float((predicted == actual).sum())
+    predicted_counts, actual_counts = (
+        np.bincount(indices, minlength=classes).astype(np.float64) for indices in (predicted, actual)
+    )
+    variances = (rows**2 - predicted_counts @ predicted_counts) * (rows**2 - actual_counts @ actual_counts)
+    return float((correct * rows - actual_counts @ predicted_counts) / np.sqrt(variances)) if variances else 0.0
 
 
-def _right(predictions: Answers, labels: Answers) -> NDArray[np.bool_]:
-    same = predictions == labels
-    return same.all(-1) if same.ndim > 1 else same
+def _correct(predictions: LabelArray, labels: LabelArray) -> NDArray[np.bool_]:
+    equal = predictions == labels
+    return equal.all(-1) if equal.ndim > 1 else equal
 
 
-def _exact(predictions: Answers, labels: Answers) -> NDArray[np.float64]:
-    return np.array([exact(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64)
+def _exact_matches(predictions: LabelArray, labels: LabelArray) -> NDArray[np.float64]:
+    return np.array(
+        [exact_match(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64
+    )
 
 
-def _overlap(predictions: Answers, labels: Answers) -> NDArray[np.float64]:
-    return np.array([f1(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64)
+def _token_f1s(predictions: LabelArray, labels: LabelArray) -> NDArray[np.float64]:
+    return np.array([token_f1(text, golds) for text, golds in zip(predictions, labels, strict=True)], dtype=np.float64)
 
 
-def _accuracy(predictions: Answers, labels: Answers) -> float:
-    return float(_right(predictions, labels).mean())
+def _accuracy(predictions: LabelArray, labels: LabelArray) -> float:
+    return float(_correct(predictions, labels).mean())
 
 
 AGREEMENT = "agreement"
@@ -119,7 +123,7 @@ SINGLE, VALUES, SPANS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,)
 METRICS: Registry[Metric] = Registry(
     "metric",
     [
-        Metric("acc", _accuracy, per_row=_right),
+        Metric("acc", _accuracy, per_row=_correct),
         Metric("f1", _f1, SINGLE, 2),
         Metric("acc_and_f1", lambda p, y: (_accuracy(p, y) + _f1(p, y)) / 2, SINGLE, 2),
         Metric("f1_macro", _f1_macro),
@@ -128,13 +132,13 @@ METRICS: Registry[Metric] = Registry(
         Metric("pearson", _pearson, VALUES),
         Metric("spearmanr", _spearman, VALUES),
         Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2, VALUES),
-        Metric("span_f1", lambda p, y: float(_overlap(p, y).mean()), SPANS, per_row=_overlap),
-        Metric(AGREEMENT, _accuracy, per_row=_right),  # where the labels are another model's answers
-        Metric("exact_match", lambda p, y: float(_exact(p, y).mean()), SPANS, per_row=_exact),
+        Metric("span_f1", lambda p, y: float(_token_f1s(p, y).mean()), SPANS, per_row=_token_f1s),
+        Metric(AGREEMENT, _accuracy, per_row=_correct),  # the labels are another model's predictions
+        Metric("exact_match", lambda p, y: float(_exact_matches(p, y).mean()), SPANS, per_row=_exact_matches),
     ],
 )
 
 
-def score(names: Sequence[str], predictions: Answers, labels: Answers) -> dict[str, float]:
-    """Every named metric."""
+def score(names: Sequence[str], predictions: LabelArray, labels: LabelArray) -> dict[str, float]:
+    """Return the value of each named metric."""
     return {name: METRICS[name].compute(predictions, labels) for name in names}

@@ -1,4 +1,4 @@
-"""The rows that a command is about: as its options say, else as the model was trained."""
+"""Load the rows of a command: from its options, or else from the data that the model was trained on."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.answers import SPAN
-from offramp.data.given import Given
-from offramp.data.labels import fit, reordered
-from offramp.data.own import metrics_of, rows_of
-from offramp.data.reading import Source, columns_of, format_of, read_texts
-from offramp.data.source import USUAL_TEXT
-from offramp.data.split import Where, task_rows
+from offramp.data.custom_task import choose_metrics, label_rows
+from offramp.data.input_data import InputData
+from offramp.data.labels import match_labels, reorder_rows
+from offramp.data.reading import Source, infer_format, read_column_names, read_texts
+from offramp.data.source import DEFAULT_TEXT_COLUMNS
+from offramp.data.split import DataLocation, read_task_rows
 from offramp.data.squad import questions_in_memory
-from offramp.data.table import Columns, Table, read_hub, read_table, table_of
+from offramp.data.table import Columns, Table, read_hub, read_table, table_from_memory
 from offramp.data.task import Rows, Task
 from offramp.data.tasks import TASKS
-from offramp.data.trained import data_of_training
+from offramp.data.training_options import training_data_options
 from offramp.errors import BadInput, BadValue
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["DataOptions", "TaskRows", "rows_for", "task_of_model"]
+__all__ = ["DataOptions", "TaskRows", "load_rows", "model_task"]
 
 logger = logging.getLogger("offramp")
 
@@ -40,10 +40,10 @@ class DataOptions:
     data_dir: str | None = None
     dataset: str | None = None
     dataset_config: str | None = None
-    file: str | None = None  # takes the split's place
-    memory: Given | None = None  # rows in memory, which do as well
+    file: str | None = None  # read instead of the split
+    memory: InputData | None = None  # rows in memory instead of a file
     split: str | None = None
-    input_format: str | None = None  # of the file; None: by its ending
+    input_format: str | None = None  # of the file; None: inferred from its extension
     text_column: str | None = None
     pair_column: str | None = None
     label_column: str | None = None
@@ -52,14 +52,14 @@ class DataOptions:
 
     @property
     def source(self) -> Source:
-        """The file as a reader takes it."""
-        kind = self.input_format or format_of(str(self.file))
-        return Source(str(self.file), kind, self.text_column, self.pair_column, not self.no_header)
+        """The file to read."""
+        format = self.input_format or infer_format(str(self.file))
+        return Source(str(self.file), format, self.text_column, self.pair_column, not self.no_header)
 
 
 @dataclass(frozen=True)
 class TaskRows:
-    """Texts, their labels in the model's order where they have some, and the metrics to judge by."""
+    """Texts, optional labels in the order of the model's classes, and the metrics."""
 
     name: str
     task: Task
@@ -67,110 +67,112 @@ class TaskRows:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """As an array: class numbers, values, or 0 and 1."""
+        """Labels as an array: class indices, values, or 0 and 1 per label."""
         if self.rows.labels is None:
             return None
         return self.task.answer_type.label_array(self.rows.labels)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The main one first; none without labels."""
+        """Names of the metrics, the main one first; empty without labels."""
         return () if self.rows.labels is None else self.task.metrics
 
-    def take(self, places: NDArray[np.int64]) -> TaskRows:
-        """Some of the rows."""
-        return replace(self, rows=self.rows.take(places))
+    def take(self, indices: NDArray[np.int64]) -> TaskRows:
+        """Return the rows at these indices."""
+        return replace(self, rows=self.rows.take(indices))
 
 
-def task_of_model(config: AdaptiveConfig, metrics: tuple[str, ...], inputs: tuple[str, ...] = ("sentence",)) -> Task:
-    """Rows of your own, as a model answers them."""
+def model_task(config: AdaptiveConfig, metrics: tuple[str, ...], inputs: tuple[str, ...] = ("sentence",)) -> Task:
+    """Return the task of a model for the user's own data."""
     labels = config.labels if config.answer_type.has_labels else None
-    return Task("own", metrics, labels, kind=config.answer_type, inputs=inputs)
+    return Task("own", metrics, labels, explicit_answer_type=config.answer_type, inputs=inputs)
 
 
-def rows_for(model: str, config: AdaptiveConfig, given: DataOptions, split: str, run: Path | None = None) -> TaskRows:
-    """Read the rows; `split` is the one that is taken where none is named.
+def load_rows(
+    model: str, config: AdaptiveConfig, options: DataOptions, split: str, run: Path | None = None
+) -> TaskRows:
+    """Load the rows; `split` is the default split.
 
-    `run` is the training's folder, where that is not the model's (checkpoints lie in it).
+    `run` is the training folder, if it is not the model folder (checkpoints are subfolders of it).
     """
-    if given.memory is not None:
-        return _in_memory(given, given.memory, config)
-    if given.file == "-":
-        raise BadInput("These rows are read more than once; write them into a file instead of standard input.")
-    if given.file is not None and Path(given.file).exists() and not Path(given.file).is_file():
-        raise BadInput(f"{given.file} is a folder, a pipe or a device; these rows are read more than once from a file.")
-    named, split = given, given.split or split
-    given = _completed(model, run or Path(model), given, split)
-    if config.answer_type is SPAN and given.task is None:
-        given = replace(given, task="squad" if config.no_answer is None else "squad2")
-    if given.task is None and named.file is not None and named.split is not None:
-        raise BadValue(f"{named.file} has no splits; leave `split=` out.")
-    data = _of_task(given, split) if given.task is not None else _own(given, config, split)
+    if options.memory is not None:
+        return _load_from_memory(options, options.memory, config)
+    if options.file == "-":
+        raise BadInput("These rows are read more than once; pass a file instead of standard input.")
+    if options.file is not None and Path(options.file).exists() and not Path(options.file).is_file():
+        raise BadInput(f"{options.file} must be a regular file, not a folder, pipe or device: it is read repeatedly.")
+    requested, split = options, options.split or split
+    options = _complete_options(model, run or Path(model), options, split)
+    if config.answer_type is SPAN and options.task is None:
+        options = replace(options, task="squad" if config.no_answer is None else "squad2")
+    if options.task is None and requested.file is not None and requested.split is not None:
+        raise BadValue(f"{requested.file} has no splits; remove `split=`.")
+    data = _load_task(options, split) if options.task is not None else _load_custom(options, config, split)
     if data.task.no_answer and config.no_answer is None and config.answer_type is SPAN:
         raise BadInput(
-            f"{model} was trained on questions that all have answers, and {data.task.name} has some without; "
+            f"{model} was trained on questions that all have answers, but {data.task.name} has unanswerable ones; "
             "evaluate it on `task='squad'`, or train it on squad2."
         )
     for note in data.rows.skipped:
         logger.warning("%s", note)
-    labels = fit(model, config.labels, config.answer_type, data.task)
-    rows = reordered(data.rows, data.task, labels)
+    labels = match_labels(model, config.labels, config.answer_type, data.task)
+    rows = reorder_rows(data.rows, data.task, labels)
     return replace(data, task=replace(data.task, labels=labels if data.task.labels else None), rows=rows)
 
 
-# -- what the training had -----------------------------------------------------------------------
+# -- options of the training run -----------------------------------------------------------------
 
 
-def _completed(model: str, run: Path, given: DataOptions, split: str) -> DataOptions:
-    """What is not given, as the model's training had it; of its columns those that the file has."""
-    trained = data_of_training(run)
-    if not trained or (given.task is not None and given.task != trained["task"]):
-        return given
-    if trained["task"] is not None and _is_own(given, TASKS[trained["task"]], split):
-        return given
-    there = columns_of(given.source) if given.file is not None and trained["task"] is None else None
-    names = ["metric", *(["task"] if given.task is None else [])]
-    if given.file is None and given.dataset is None:
+def _complete_options(model: str, run: Path, options: DataOptions, split: str) -> DataOptions:
+    """Fill in missing options from the training run; only columns that the file has are used."""
+    trained = training_data_options(run)
+    if not trained or (options.task is not None and options.task != trained["task"]):
+        return options
+    if trained["task"] is not None and _is_custom_data(options, TASKS[trained["task"]], split):
+        return options
+    columns = read_column_names(options.source) if options.file is not None and trained["task"] is None else None
+    names = ["metric", *(["task"] if options.task is None else [])]
+    if options.file is None and options.dataset is None:
         names += COLUMNS
-    elif there is not None:
-        names += [name for name in COLUMNS if trained[name] in there]
-    if not (given.data_dir or given.dataset or given.file):
+    elif columns is not None:
+        names += [name for name in COLUMNS if trained[name] in columns]
+    if not (options.data_dir or options.dataset or options.file):
         names += ["data_dir", "dataset", "dataset_config", "file"]
         trained = trained | {"file": trained.get(f"{split}_file")}
-        _check_there(model, trained)
-    filled: dict[str, Any] = {name: trained[name] for name in names if getattr(given, name) is None}
-    return replace(given, **filled)
+        _check_training_data_exists(model, trained)
+    filled: dict[str, Any] = {name: trained[name] for name in names if getattr(options, name) is None}
+    return replace(options, **filled)
 
 
-def _is_own(given: DataOptions, task: Task, split: str) -> bool:
-    """Whether rows are the user's own, though the model was trained on a known task."""
-    if given.task is not None or task.answer_type is SPAN:
+def _is_custom_data(options: DataOptions, task: Task, split: str) -> bool:
+    """Whether the rows are the user's own although the model was trained on a known task."""
+    if options.task is not None or task.answer_type is SPAN:
         return False
-    if given.dataset is not None or any(getattr(given, name) is not None for name in COLUMNS):
+    if options.dataset is not None or any(getattr(options, name) is not None for name in COLUMNS):
         return True
-    return given.file is not None and not _official(given.source, task, split)
+    return options.file is not None and not _is_official_file(options.source, task, split)
 
 
-def _official(source: Source, task: Task, split: str) -> bool:
-    """Whether a file has the columns of the task's own files, which are TSV."""
+def _is_official_file(source: Source, task: Task, split: str) -> bool:
+    """Whether a TSV file has the columns of the task's official files."""
     layouts = [task.splits[name] for name in (split, *task.dev_splits) if name in task.splits]
     if source.format != "tsv" or not source.has_header or not layouts:
         return False
-    layout, header = layouts[0], columns_of(source) or []
+    layout, header = layouts[0], read_column_names(source) or []
     if layout.columns not in (None, len(header)) or len(header) <= max(
         layout.text, layout.pair or 0, layout.label or 0
     ):
         return False
-    usual = [header.index(name) for name in USUAL_TEXT if name in header]
-    return not usual or layout.text in usual or layout.pair is not None
+    text_indices = [header.index(name) for name in DEFAULT_TEXT_COLUMNS if name in header]
+    return not text_indices or layout.text in text_indices or layout.pair is not None
 
 
-def _check_there(model: str, trained: dict[str, str | None]) -> None:
+def _check_training_data_exists(model: str, trained: dict[str, str | None]) -> None:
     for name in ("data_dir", "file"):
-        place = trained.get(name)
-        if place is not None and not Path(place).exists():
+        path = trained.get(name)
+        if path is not None and not Path(path).exists():
             raise BadInput(
-                f"{model} was trained on {place}, which is not there any more; say where the rows are with "
+                f"{model} was trained on {path}, which no longer exists; pass the rows with "
                 f"{'`data_dir=`' if name == 'data_dir' else '`texts=`'}."
             )
 
@@ -178,68 +180,67 @@ def _check_there(model: str, trained: dict[str, str | None]) -> None:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _of_task(given: DataOptions, split: str) -> TaskRows:
-    task = TASKS[str(given.task)]
+def _load_task(options: DataOptions, split: str) -> TaskRows:
+    task = TASKS[str(options.task)]
     for name in (*COLUMNS, "metric", "input_format", "no_header"):
-        if getattr(given, name):
+        if getattr(options, name):
             raise BadValue(
-                f"Task {task.name} knows its columns, its files and its metric; "
-                f"leave `{name.removeprefix('no_')}=` out."
+                f"Task {task.name} has fixed columns, files and metrics; remove `{name.removeprefix('no_')}=`."
             )
-    if split == "dev" and given.file is None and len(task.dev_splits) != 1:
+    if split == "dev" and options.file is None and len(task.dev_splits) != 1:
         if not task.dev_splits:
-            raise BadInput(f"Task {task.name} has no dev rows with labels; evaluate on another task (ax with mnli).")
+            raise BadInput(f"Task {task.name} has no labelled dev rows; evaluate on another task (for ax: mnli).")
         split, *others = task.dev_splits
-        logger.warning("Task %s: this is %s; `split='%s'` is the other one.", task.name, split, others[0])
-    files = {} if given.file is None else {split: given.file}
-    where = Where(given.data_dir, given.dataset, given.dataset_config, Columns(), files)
-    return TaskRows(f"{task.name}, {given.file or split}", task, task_rows(where, task, split))
+        logger.info("Task %s: using %s; `split='%s'` selects the other dev split.", task.name, split, others[0])
+    files = {} if options.file is None else {split: options.file}
+    location = DataLocation(options.data_dir, options.dataset, options.dataset_config, Columns(), files)
+    return TaskRows(f"{task.name}, {options.file or split}", task, read_task_rows(location, task, split))
 
 
-def _in_memory(given: DataOptions, memory: Given, config: AdaptiveConfig) -> TaskRows:
-    """Texts that the caller holds, with their labels where there are some."""
+def _load_from_memory(options: DataOptions, memory: InputData, config: AdaptiveConfig) -> TaskRows:
+    """Load rows in memory, with or without labels."""
     for name in ("task", "data_dir", "dataset", "dataset_config", "split"):
-        if getattr(given, name) is not None:
-            raise BadValue(f"The rows are given in memory; leave `{name}=` out.")
-    task = task_of_model(config, metrics_of(config.answer_type, given.metric, config.num_labels))
-    rows = _rows_in_memory(given, memory, config, task)
+        if getattr(options, name) is not None:
+            raise BadValue(f"The rows are in memory; remove `{name}=`.")
+    task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
+    rows = _rows_in_memory(options, memory, config, task)
     for note in rows.skipped:
         logger.warning("%s", note)
     return TaskRows(memory.name, task, rows)
 
 
-def _rows_in_memory(given: DataOptions, memory: Given, config: AdaptiveConfig, task: Task) -> Rows:
-    there = memory.columns()
+def _rows_in_memory(options: DataOptions, memory: InputData, config: AdaptiveConfig, task: Task) -> Rows:
+    names = memory.columns()
     if config.answer_type is SPAN:
         return questions_in_memory(memory, config.no_answer is not None)
-    if memory.labels is None and (there is None or (given.label_column is None and "label" not in there)):
+    if memory.labels is None and (names is None or (options.label_column is None and "label" not in names)):
         return Rows(list(memory.read(config.inputs)), None)
     if memory.labels is None:
-        columns = Columns(given.text_column, given.pair_column, given.label_column, _inputs(config))
-        table = table_of(memory.table, memory.name, columns)
+        columns = Columns(options.text_column, options.pair_column, options.label_column, _inputs(config))
+        table = table_from_memory(memory.table, memory.name, columns)
     else:
         texts = list(memory.read(config.inputs))
         table = Table(memory.name, texts, list(memory.labels), list(range(1, len(texts) + 1)))
-    return rows_of(table, task)
+    return label_rows(table, task)
 
 
 def _inputs(config: AdaptiveConfig) -> tuple[str, ...] | None:
     return None if config.inputs is None else tuple(config.inputs)
 
 
-def _own(given: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
-    if given.file is None and given.dataset is None:
-        raise BadInput("Which rows? Give `task=` with `data_dir=`, `texts=`, or `dataset=`.")
-    task = task_of_model(config, metrics_of(config.answer_type, given.metric, config.num_labels))
+def _load_custom(options: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
+    if options.file is None and options.dataset is None:
+        raise BadInput("No data: pass `texts=`, `dataset=`, or `task=` with `data_dir=`.")
+    task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
     inputs = _inputs(config)
-    columns = Columns(given.text_column, given.pair_column, given.label_column, inputs)
-    if given.file is None:
-        name = "validation" if split == "dev" else split  # as the Hub calls it
-        table = read_hub(str(given.dataset), given.dataset_config, name, columns)
-        return TaskRows(f"{given.dataset}, {split}", task, rows_of(table, task))
-    source = replace(given.source, inputs=inputs)
-    there = columns_of(source) or []
-    if given.label_column is None and "label" not in there:
-        return TaskRows(given.file, task, Rows(list(read_texts(source)), None))
-    table = read_table(given.file, columns, given.input_format, has_header=not given.no_header)
-    return TaskRows(given.file, task, rows_of(table, task))
+    columns = Columns(options.text_column, options.pair_column, options.label_column, inputs)
+    if options.file is None:
+        name = "validation" if split == "dev" else split  # its name on the Hub
+        table = read_hub(str(options.dataset), options.dataset_config, name, columns)
+        return TaskRows(f"{options.dataset}, {split}", task, label_rows(table, task))
+    source = replace(options.source, inputs=inputs)
+    names = read_column_names(source) or []
+    if options.label_column is None and "label" not in names:
+        return TaskRows(options.file, task, Rows(list(read_texts(source)), None))
+    table = read_table(options.file, columns, options.input_format, has_header=not options.no_header)
+    return TaskRows(options.file, task, label_rows(table, task))

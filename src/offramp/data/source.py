@@ -1,4 +1,4 @@
-"""A file to read: its format, which columns hold what, and its lines, unpacked, none of them endless."""
+"""An input file: its format, its columns and its decompressed lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from offramp.errors import BadInput
 
 __all__ = [
     "FORMATS",
-    "LONGEST",
-    "TABLE_KINDS",
+    "MAX_LINE_BYTES",
+    "PROBLEM_CHOICES",
     "Source",
     "check_file",
-    "format_of",
-    "lines_of",
-    "no_partner",
-    "opened",
+    "infer_format",
+    "missing_pair_message",
+    "numbered_lines",
+    "open_source",
     "text_columns",
 ]
 
@@ -34,20 +34,20 @@ FORMATS = {
     "jsonl": "JSON lines",
     "parquet": "Parquet",
 }
-ENDINGS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-ENDINGS |= {".parquet": "parquet", ".pq": "parquet"}
-TABLE_KINDS = ("auto", "single-label", "multi-label", "regression")  # of answers that a table's labels may be
-PACKED = b"\x1f\x8b"  # how gzip's files begin
-LONGEST = 100_000_000  # bytes of a line: what is longer is no text, and may have no end (/dev/zero)
-USUAL_TEXT, USUAL_PAIR = ("text", "sentence"), "pair"
+EXTENSIONS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+EXTENSIONS |= {".parquet": "parquet", ".pq": "parquet"}
+PROBLEM_CHOICES = ("auto", "single-label", "multi-label", "regression")  # for labels in a table
+GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE_BYTES = 100_000_000  # longer lines are not text, and may never end (/dev/zero)
+DEFAULT_TEXT_COLUMNS, DEFAULT_PAIR_COLUMN = ("text", "sentence"), "pair"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file (or standard input, `-`), its format, and which columns hold the text and its partner.
+    """A file (or standard input, `-`), its format, and the columns of the text and of the second text of each pair.
 
-    Columns are named by the header; without one they are numbers from 1. What is not given is what the model was
-    trained on (`inputs`: a column, or two for pairs), else what such columns are usually called.
+    Columns are named by the header; without a header they are numbered from 1. Columns that are not set default to
+    those that the model was trained on (`inputs`: one column, or two for pairs), then to the usual names.
     """
 
     file: str
@@ -59,94 +59,96 @@ class Source:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Name for messages."""
         return "standard input" if self.file == "-" else self.file
 
-    def at(self, line: int, fault: str) -> BadInput:
-        """A fault with its place."""
-        return BadInput(f"{self.name}, line {line}: {fault}")
+    def error_at(self, line: int, message: str) -> BadInput:
+        """Return an error with the file name and the line number."""
+        return BadInput(f"{self.name}, line {line}: {message}")
 
 
-def format_of(file: str) -> str:
-    """The format that a file's name guarantees, packed or not; plain text where it guarantees none."""
+def infer_format(file: str) -> str:
+    """Return the format that a file name implies, with or without `.gz`; plain text for other extensions."""
     path = Path(file)
-    return ENDINGS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower(), "text")
+    return EXTENSIONS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower(), "text")
 
 
-def text_columns(source: Source, there: Collection[str]) -> tuple[str | None, str | None]:
-    """The columns of the text and of its partner among those that are there, None for what is not."""
+def text_columns(source: Source, columns: Collection[str]) -> tuple[str | None, str | None]:
+    """Return the columns of the text and of the second text of each pair; None for a column that is missing."""
     trained = source.inputs or ()
-    text = source.text_column or next((name for name in (*trained[:1], *USUAL_TEXT) if name in there), None)
-    if text is None and len(there) == 1:
-        text = next(iter(there))
+    candidates = (*trained[:1], *DEFAULT_TEXT_COLUMNS)
+    text = source.text_column or next((name for name in candidates if name in columns), None)
+    if text is None and len(columns) == 1:
+        text = next(iter(columns))
     if source.pair_column is not None or len(trained) == 1:
         return text, source.pair_column
-    return text, next((name for name in (*trained[1:], USUAL_PAIR) if name in there and name != text), None)
+    candidates = (*trained[1:], DEFAULT_PAIR_COLUMN)
+    return text, next((name for name in candidates if name in columns and name != text), None)
 
 
-def no_partner(source: Source) -> str:
-    """What to say where a model of pairs finds single texts."""
+def missing_pair_message(source: Source) -> str:
+    """Return the message for single texts where the model expects pairs."""
     text, pair = source.inputs or ("", "")
     return (
-        f"the model was trained on pairs ({text}, {pair}), and there is no partner; say with `pair_column=` which "
-        "column holds it."
+        f"the model was trained on pairs ({text}, {pair}), and the second text is missing; use `pair_column=` to name "
+        "its column."
     )
 
 
 def check_file(source: Source) -> None:
-    """Refuse a file that is not there, and Parquet from a pipe."""
+    """Raise if the file does not exist, or if it is Parquet from standard input."""
     if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
-        raise BadInput(f"No file {source.file}.")
+        raise BadInput(f"File not found: {source.file}.")
     if source.file == "-" and source.format == "parquet":
-        raise BadInput("Parquet cannot be read from standard input; name the file.")
+        raise BadInput("Parquet cannot be read from standard input; pass a file path.")
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[BinaryIO]:
-    """The file's bytes; what gzip packed is unpacked, whatever its name."""
+def open_source(source: Source) -> Iterator[BinaryIO]:
+    """Yield the file's bytes, decompressed if they are gzip, whatever the file name."""
     if source.file == "-":
         if sys.stdin is None:
-            raise BadInput("Standard input is closed; name a file.")
-        yield _unpacked(cast(BinaryIO, sys.stdin.buffer))
+            raise BadInput("Standard input is closed; pass a file path.")
+        yield _decompressed(cast(BinaryIO, sys.stdin.buffer))
         return
     with ExitStack() as stack:
         try:
-            unpacked = _unpacked(cast(BinaryIO, stack.enter_context(Path(source.file).open("rb"))))
+            file = _decompressed(cast(BinaryIO, stack.enter_context(Path(source.file).open("rb"))))
         except OSError as err:
             raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
-        yield unpacked
+        yield file
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO:
+def _decompressed(file: BinaryIO) -> BinaryIO:
     buffered: Any = file if hasattr(file, "peek") else io.BufferedReader(cast(io.RawIOBase, file))
-    packed = buffered.peek(2)[:2] == PACKED
-    return cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if packed else buffered)
+    is_gzip = buffered.peek(2)[:2] == GZIP_MAGIC
+    return cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if is_gzip else buffered)
 
 
-def lines_of(source: Source, file: BinaryIO, before: int = 0) -> Iterator[tuple[int, str]]:
-    """Numbered lines, split at line feeds alone (a text may hold U+0085), without byte-order mark.
+def numbered_lines(source: Source, file: BinaryIO, lines_before: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines, split only at line feeds (a text may contain U+0085), without a byte-order mark.
 
-    Where the file's first bytes were skipped, `before` lines were.
+    `lines_before` is the number of lines that were skipped at the start of the file.
     """
-    number = before
-    while raw := _line(source, file, number + 1):
+    number = lines_before
+    while raw := _read_line(source, file, number + 1):
         number += 1
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         try:
             yield number, raw.decode("utf-8")
         except UnicodeDecodeError as err:
-            fault = f"byte {err.start + 1} (0x{raw[err.start]:02x}) is not UTF-8; save the file as UTF-8."
-            raise source.at(number, fault) from err
+            message = f"byte {err.start + 1} (0x{raw[err.start]:02x}) is not UTF-8; save the file as UTF-8."
+            raise source.error_at(number, message) from err
 
 
-def _line(source: Source, file: BinaryIO, number: int) -> bytes:
+def _read_line(source: Source, file: BinaryIO, number: int) -> bytes:
     try:
-        raw = file.readline(LONGEST + 1)
+        raw = file.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as err:
-        raise source.at(number, f"what gzip packed is cut off or damaged ({err}); copy it again.") from err
+        raise source.error_at(number, f"the gzip data is truncated or corrupt ({err}); copy the file again.") from err
     except OSError as err:
         raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
-    if len(raw) > LONGEST:
-        raise source.at(number, f"longer than {LONGEST:,} bytes; is this a file of texts?")
+    if len(raw) > MAX_LINE_BYTES:
+        raise source.error_at(number, f"longer than {MAX_LINE_BYTES:,} bytes; is this a text file?")
     return raw

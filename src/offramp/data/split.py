@@ -1,4 +1,4 @@
-"""Where a task's rows are read: an official folder, the Hub, or a file that takes a split's place."""
+"""Read a split from the folder of an official download, from the Hub, or from a file."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offramp.answers import SPAN
-from offramp.data.folder import read_split
-from offramp.data.own import rows_of
+from offramp.data.custom_task import label_rows
 from offramp.data.squad import question_rows
 from offramp.data.table import Columns, Table, read_hub, read_table
 from offramp.data.task import Rows, Task
+from offramp.data.task_files import read_split
 from offramp.errors import BadInput
 
-__all__ = ["READERS", "Where", "own_table", "task_rows"]
+__all__ = ["READERS", "DataLocation", "read_custom_table", "read_task_rows"]
 
-READERS = {SPAN.name: question_rows}  # of answer types whose data are no tables of texts and labels
+READERS = {SPAN.name: question_rows}  # for answer types whose data are not tables of texts and labels
 
 
 @dataclass(frozen=True)
-class Where:
-    """The places that a user named."""
+class DataLocation:
+    """Where the data is: a folder, a dataset on the Hub, or one file per split."""
 
     data_dir: str | None = None
     dataset: str | None = None
@@ -30,29 +30,32 @@ class Where:
     files: Mapping[str, str] = field(default_factory=dict)  # by split
 
 
-def task_rows(where: Where, task: Task, split: str) -> Rows:
-    """A known task's split."""
+def read_task_rows(location: DataLocation, task: Task, split: str) -> Rows:
+    """Read a split of a known task."""
     if (reader := READERS.get(task.answer_type.name)) is not None:
-        return reader(task, split, where.files.get(split), where.data_dir, where.dataset, where.dataset_config)
-    if split in where.files:
-        return read_split(task, split, None, Path(where.files[split]))
-    if where.data_dir is not None:
-        return read_split(task, split, Path(where.data_dir))
+        files, dataset = location.files, location.dataset
+        return reader(task, split, files.get(split), location.data_dir, dataset, location.dataset_config)
+    if split in location.files:
+        return read_split(task, split, None, Path(location.files[split]))
+    if location.data_dir is not None:
+        return read_split(task, split, Path(location.data_dir))
     hub = task.hub
-    path = where.dataset or (hub.path if hub else None)
+    path = location.dataset or (hub.path if hub else None)
     if hub is None or path is None:
-        raise BadInput(f"Task {task.name} is not on the Hub: give `data_dir=`, the folder of its official download.")
+        raise BadInput(
+            f"Task {task.name} is not on the Hub; pass the folder of its official download with `data_dir=`."
+        )
     table = read_hub(
-        path, where.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label)
+        path, location.dataset_config or hub.config, hub.splits[split], Columns(hub.text, hub.pair, hub.label)
     )
-    return rows_of(table, task)
+    return label_rows(table, task)
 
 
-def own_table(where: Where, split: str) -> Table:
-    """A split of the user's own data."""
-    if split in where.files:
-        return read_table(where.files[split], where.columns)
-    if where.dataset is not None:
-        name = "validation" if split == "dev" else split  # as the Hub calls it
-        return read_hub(where.dataset, where.dataset_config, name, where.columns)
-    raise BadInput(f"There is no file for the {split} rows of your own data; name one.")
+def read_custom_table(location: DataLocation, split: str) -> Table:
+    """Read a split of the user's own data."""
+    if split in location.files:
+        return read_table(location.files[split], location.columns)
+    if location.dataset is not None:
+        name = "validation" if split == "dev" else split  # its name on the Hub
+        return read_hub(location.dataset, location.dataset_config, name, location.columns)
+    raise BadInput(f"No {split} file for your own data; pass `{split}_file=`.")

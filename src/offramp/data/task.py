@@ -1,4 +1,4 @@
-"""A task is data: its labels, its metrics, where its texts stand in its files and on the Hub."""
+"""Tasks as data: labels, metrics, and where the texts are in the official files and on the Hub."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 from offramp.answers import REGRESSION, SINGLE_LABEL, AnswerType
 from offramp.data.reading import Text
 
-__all__ = ["Hub", "Layout", "Rows", "Task"]
+__all__ = ["HubDataset", "Layout", "Rows", "Task"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One split's file in the official folder; columns are counted from 0, from the end if negative."""
+    """A split's file in the official folder; columns are indices from 0, negative ones from the end."""
 
     file: str
     text: int
     pair: int | None = None
     label: int | None = None
     has_header: bool = True
-    columns: int | None = None  # of the header, where another suite's file has the same name
+    columns: int | None = None  # expected number, to detect another suite's file of the same name
 
 
 @dataclass(frozen=True)
-class Hub:
-    """Where the task is on the Hub: the data set, its configuration, its columns and the names of its splits."""
+class HubDataset:
+    """The task's dataset on the Hub: path, configuration, columns and split names."""
 
     path: str
     config: str | None
@@ -38,49 +38,49 @@ class Hub:
 
 @dataclass(frozen=True)
 class Task:
-    """A name, labels (none: a regression), metrics (the first is the main one), and where to read it."""
+    """A task: its name, labels (None for regression), metrics (the main one first), and where to read it."""
 
     name: str
     metrics: tuple[str, ...]
     labels: tuple[str, ...] | None = ("0", "1")
     folder: str = ""
     splits: Mapping[str, Layout] = field(default_factory=dict)
-    hub: Hub | None = None
-    dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two, kept apart
+    hub: HubDataset | None = None
+    dev_splits: tuple[str, ...] = ("dev",)  # MNLI has two
     test_splits: tuple[str, ...] = ("test",)
-    inputs: tuple[str, ...] = ("sentence",)  # what its files call the text, or the text and its partner
-    kind: AnswerType | None = None  # of its answers; None: classes, or a value where there are no labels
-    no_answer: bool = False  # of questions: a context may have none
+    inputs: tuple[str, ...] = ("sentence",)  # column names of the text, or of the two texts of a pair
+    explicit_answer_type: AnswerType | None = None  # None: single label, or regression without labels
+    no_answer: bool = False  # for questions: the context may not contain an answer
 
     @property
     def answer_type(self) -> AnswerType:
-        """The kind of answer."""
-        return self.kind or (REGRESSION if self.labels is None else SINGLE_LABEL)
+        """The answer type."""
+        return self.explicit_answer_type or (REGRESSION if self.labels is None else SINGLE_LABEL)
 
     @property
     def num_labels(self) -> int:
-        """How many outputs a model for it has."""
+        """Number of outputs of a model for this task."""
         return 1 if self.labels is None else len(self.labels)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts with their labels; none in a test set.
+    """Texts with their labels; test sets have no labels.
 
-    Labels are class numbers, lists of 0 and 1, or values; of questions, which are pairs with their contexts, the right
-    answers.
+    Labels are class indices, lists of 0 and 1, or values. Questions are (question, context) pairs, and their labels
+    are the gold answers.
     """
 
     texts: list[Text]
     labels: list[Any] | None
-    skipped: tuple[str, ...] = ()  # what was left out, and where
+    skipped: tuple[str, ...] = ()  # notes on rows that were left out
     ids: list[str] | None = None  # of questions
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def take(self, places: Iterable[int]) -> Rows:
-        """Some of them."""
-        some = list(places)
-        labels, ids = ([kept[i] for i in some] if kept is not None else None for kept in (self.labels, self.ids))
-        return Rows([self.texts[i] for i in some], labels, self.skipped, ids)
+    def take(self, indices: Iterable[int]) -> Rows:
+        """Return the rows at these indices."""
+        indices = list(indices)
+        labels, ids = (None if column is None else [column[i] for i in indices] for column in (self.labels, self.ids))
+        return Rows([self.texts[i] for i in indices], labels, self.skipped, ids)

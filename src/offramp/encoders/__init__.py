@@ -1,4 +1,4 @@
-"""The families of encoders that can be stepped, one short file per family that differs."""
+"""The supported encoder families; one file per architecture."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from offramp.encoders.albert import Albert
 from offramp.encoders.bert import Bert, DistilBert, Electra, Roberta, XlmRoberta
 from offramp.encoders.deberta import DebertaV2
 from offramp.encoders.elasticbert import ElasticBert
-from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadModules, HeadSpec
 from offramp.encoders.modernbert import ModernBert
 from offramp.encoders.mpnet import MPNet
 from offramp.registry import Registry
 
-__all__ = ["FAMILIES", "EncoderState", "Family", "HeadSpec", "OwnHead"]
+__all__ = ["FAMILIES", "EncoderState", "Family", "HeadModules", "HeadSpec"]
 
 FAMILIES: Registry[Family] = Registry(
     "backbone family",

@@ -1,4 +1,4 @@
-"""ALBERT: one layer is one application of a whole group of shared layers."""
+"""ALBERT: each layer applies a group of inner layers whose weights are shared."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from offramp.encoders.family import EncoderState, Family, HeadSpec, OwnHead
+from offramp.encoders.family import EncoderState, Family, HeadModules, HeadSpec
 
 __all__ = ["Albert"]
 
 
 class Albert(Family):
-    """ALBERT: narrow embeddings projected once, layers in groups, a bare linear pooler."""
+    """ALBERT: embeddings projected to the hidden size, shared layer groups, a linear pooler."""
 
     name: ClassVar[str] = "albert"
     has_pooler: ClassVar[bool] = True
 
-    def own_head(self, config: PreTrainedConfig) -> OwnHead:
-        """The encoder's pooler and a linear layer."""
-        return OwnHead(dense="albert.pooler", classifier="classifier")
+    def classifier_head(self, config: PreTrainedConfig) -> HeadModules:
+        """Return the pooler and the classifier."""
+        return HeadModules(dense="albert.pooler", classifier="classifier")
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
-        """Dense, tanh, dropout."""
+    def head_spec(self, config: PreTrainedConfig) -> HeadSpec:
+        """Dense layer, tanh, dropout."""
         return HeadSpec(dense=True, dropout=float(config.classifier_dropout_prob))
 
     def pooler(self, layer: int) -> str | None:
-        """A bare linear layer."""
+        """Return the pooler, which is a linear layer itself."""
         return "pooler"
 
     def embed(self, encoder: Any, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
-        """Embeddings, projected to the hidden size."""
-        narrow = encoder.embeddings(input_ids=ids, token_type_ids=types)
-        return encoder.encoder.embedding_hidden_mapping_in(narrow)
+        """Return the embeddings, projected to the hidden size."""
+        embeddings = encoder.embeddings(input_ids=ids, token_type_ids=types)
+        return encoder.encoder.embedding_hidden_mapping_in(embeddings)
 
     def block(self, encoder: Any, index: int) -> nn.Module:
-        """The group that this layer belongs to."""
+        """Return the layer group of layer `index`."""
         config = encoder.config
         group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
         return encoder.encoder.albert_layer_groups[group]
 
-    def layer(self, encoder: Any, index: int, inside: EncoderState) -> Tensor:
-        """One application of the layer's group, all its inner layers in order."""
-        return self.block(encoder, index)(inside.hidden, inside.attention)
+    def layer(self, encoder: Any, index: int, state: EncoderState) -> Tensor:
+        """Apply the layer's group."""
+        return self.block(encoder, index)(state.hidden, state.attention)

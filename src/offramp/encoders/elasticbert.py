@@ -1,8 +1,7 @@
-"""ElasticBERT: BERT's layers, pre-trained with an exit on each, so that every layer has its own pooler.
+"""ElasticBERT: BERT's layers, pre-trained with an exit and a pooler on every layer.
 
-No class of transformers reads these checkpoints; config and body are here, on BERT's own modules. Poolers
-stand inside the encoder, `encoder.pooler.<layer index>`, and only where outputs are wanted: the last
-`num_output_layers` of the `num_hidden_layers` that are built.
+transformers has no class for these checkpoints, so config and model are defined here, from BERT's modules. The poolers
+are `encoder.pooler.<layer index>`, one for each of the last `num_output_layers` layers.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from transformers.utils import ModelOutput
 
 from offramp.core.batch import Batch
 from offramp.encoders.bert import Bert
-from offramp.encoders.family import HeadSpec, OwnHead
+from offramp.encoders.family import HeadModules, HeadSpec
 from offramp.errors import BadModel
 
 __all__ = ["ElasticBert", "ElasticBertConfig", "ElasticBertModel", "ElasticBertOutput"]
 
 
 class ElasticBertConfig(BertConfig):
-    """BERT's config with the number of layers that answer and of poolers in the file."""
+    """BERT's config with the number of output layers, and of poolers in the checkpoint."""
 
     model_type = "elasticbert"
     max_output_layers: int = 12
@@ -34,19 +33,19 @@ class ElasticBertConfig(BertConfig):
 
 @dataclass
 class ElasticBertOutput(ModelOutput):
-    """The last layer's states and, per output layer from shallow to deep, the pooled first token."""
+    """The last hidden states, and the pooled first token of each output layer from shallow to deep."""
 
     last_hidden_state: Tensor | None = None  # (rows, length, hidden)
     pooled: Tensor | None = None  # (rows, outputs, hidden)
 
 
 class ElasticBertModel(BertPreTrainedModel):
-    """The body of an ElasticBERT checkpoint; `num_hidden_layers=k, num_output_layers=1` loads its first k layers."""
+    """The ElasticBERT encoder; `num_hidden_layers=k, num_output_layers=1` loads the first k layers."""
 
     config_class = ElasticBertConfig
     base_model_prefix = "elasticbert"
     _no_split_modules: ClassVar[list[str]] = ["BertEmbeddings", "BertLayer"]
-    # heads of pre-training and of fine-tuning, and what a shallower body leaves behind
+    # pre-training and fine-tuning heads, and layers beyond `num_hidden_layers`
     _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = [
         r"^predictions\.",
         r"^sop_classifier\.",
@@ -63,7 +62,8 @@ class ElasticBertModel(BertPreTrainedModel):
             raise BadModel(f"ElasticBERT with {config.position_embedding_type!r} positions is not supported.")
         if config.num_output_layers > config.num_hidden_layers:
             raise BadModel(
-                f"num_output_layers is {config.num_output_layers}, but {config.num_hidden_layers} layers are built."
+                f"num_output_layers must be at most num_hidden_layers ({config.num_hidden_layers}), got "
+                f"{config.num_output_layers}."
             )
         self.embeddings = BertEmbeddings(config)
         self.encoder = BertEncoder(config)
@@ -75,7 +75,7 @@ class ElasticBertModel(BertPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word embeddings."""
+        """Return the word embeddings."""
         return self.embeddings.word_embeddings
 
     def forward(
@@ -84,41 +84,41 @@ class ElasticBertModel(BertPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> ElasticBertOutput:
-        """Every layer once; each output layer's first token through its own pooler."""
+        """Run all layers; pool the first token of each output layer."""
         family = ElasticBert()
-        inside = family.start(self, Batch.of_tensors(input_ids, attention_mask, token_type_ids))
+        state = family.start(self, Batch.from_tensors(input_ids, attention_mask, token_type_ids))
         poolers = getattr(self.encoder, "pooler", {})
         pooled = []
         for depth in range(1, self.config.num_hidden_layers + 1):
-            inside = family.step(self, inside, depth)
+            state = family.step(self, state, depth)
             if str(depth - 1) in poolers:
-                pooled.append(poolers[str(depth - 1)](inside.hidden))
-        return ElasticBertOutput(inside.hidden, torch.stack(pooled, dim=1) if pooled else None)
+                pooled.append(poolers[str(depth - 1)](state.hidden))
+        return ElasticBertOutput(state.hidden, torch.stack(pooled, dim=1) if pooled else None)
 
 
 class ElasticBert(Bert):
-    """ElasticBERT: BERT's layers; exits take over the pooler of their layer."""
+    """ElasticBERT: BERT's layers; exits start from the pooler of their layer."""
 
     name: ClassVar[str] = "elasticbert"
 
-    def own_head(self, config: PreTrainedConfig) -> OwnHead:
-        """The last layer's pooler and a linear layer (its static checkpoints)."""
-        return OwnHead(
+    def classifier_head(self, config: PreTrainedConfig) -> HeadModules:
+        """Return the last layer's pooler and the classifier (static checkpoints)."""
+        return HeadModules(
             dense=f"elasticbert.encoder.pooler.{config.num_hidden_layers - 1}.dense", classifier="classifier"
         )
 
-    def head_shape(self, config: PreTrainedConfig) -> HeadSpec:
-        """Dense, tanh, dropout."""
+    def head_spec(self, config: PreTrainedConfig) -> HeadSpec:
+        """Dense layer, tanh, dropout."""
         return HeadSpec(dense=True, dropout=float(config.hidden_dropout_prob))
 
     def pooler(self, layer: int) -> str | None:
-        """Every layer has its own."""
+        """Return the pooler of `layer`."""
         return f"encoder.pooler.{layer - 1}.dense"
 
     def build(self, config: PreTrainedConfig) -> nn.Module:
-        """The body without poolers."""
-        built: Any = ElasticBertModel._from_config(config, add_pooling_layer=False)
-        return built
+        """Build the encoder without poolers."""
+        encoder: Any = ElasticBertModel._from_config(config, add_pooling_layer=False)
+        return encoder
 
 
 AutoConfig.register("elasticbert", ElasticBertConfig, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Points and curves from traces: scores, costs, intervals, seconds, comparisons."""
+"""Evaluate a model: traces, scores, costs, confidence intervals, timings, comparisons and benchmarks."""

@@ -1,4 +1,4 @@
-"""What a set of rows has spent, counted in layers."""
+"""The cost of a set of rows, counted in layers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["LayerCost", "layer_cost"]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Layers run by rows of a model of `depth` layers; heads and embeddings are not in it."""
+    """Layers run by the rows of a model with `depth` layers; heads and embeddings are not counted."""
 
     depth: int
-    rows_per_layer: tuple[int, ...]  # how many rows exited at layer 0, 1, 2, …; 0: before any layer
+    rows_per_layer: tuple[int, ...]  # number of rows that exited at layer 0 (before any layer), 1, 2, …
 
     @property
     def mean_layers(self) -> float:
@@ -27,17 +27,17 @@ class LayerCost:
 
     @property
     def layers_run(self) -> float:
-        """The share of layers that were run; DeeBERT and BERxiT print it as "Expected saving"."""
+        """The fraction of layers that were run; DeeBERT and BERxiT print it as "Expected saving"."""
         return self.mean_layers / self.depth
 
     @property
     def saved(self) -> float:
-        """The share of layers that were not run; PABEE prints it as "Speed Up"."""
+        """The fraction of layers that were not run; PABEE prints it as "Speed Up"."""
         return 1 - self.layers_run
 
     @property
     def speedup(self) -> float:
-        """Depth over mean layers: the limit of what can be measured; infinite where no layer ran."""
+        """Depth over mean layers: an upper bound on the measured speedup; infinite if no layer ran."""
         return self.depth / self.mean_layers if self.mean_layers else math.inf
 
 

@@ -1,4 +1,4 @@
-"""`evaluate(runner, data)`: a trace, its curves, and a few points run live."""
+"""`evaluate(runner, data, …)`: record a trace, compute curves, and time a few points."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from offramp.evaluation.examples import extremes
 from offramp.evaluation.points import Scorer, cheapest
 from offramp.evaluation.reference import named_reference, reference_for
 from offramp.evaluation.results import DataFacts, Elue, Evaluation, LivePoint, MachineFacts, ModelFacts, Point
-from offramp.evaluation.timing import race
-from offramp.evaluation.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, of_data
+from offramp.evaluation.timing import time_policies
+from offramp.evaluation.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, data_fingerprint
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
 from offramp.evaluation.traces.trace import Trace
-from offramp.files.typed import typed
-from offramp.originals.elue import LENGTH, flops_per_exit, track
-from offramp.originals.width.report import width_of_rows
+from offramp.files.typed_json import parse_json_as
+from offramp.originals.elue import ELUE_LENGTH, flops_per_exit, track
+from offramp.originals.width.report import width_report
 from offramp.policies import Never, Policy, RiskModel, parse
-from offramp.policies.grids import fitting, grid
+from offramp.policies.grids import applicable_policies, grid
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
 
-USUAL = 0.02  # answers that may differ, where nobody chose a policy
-LONGEST = 1_000_000  # tokens that a text may be padded to in ELUE's count
+DEFAULT_CHANGED = 0.02  # maximum fraction of changed predictions if no policy is chosen
+MAX_ELUE_LENGTH = 1_000_000
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What a user may ask of an evaluation."""
+    """Options of an evaluation."""
 
-    policies: tuple[str, ...] = ()  # names; or one with its numbers, which is then the chosen one
+    policies: tuple[str, ...] = ()  # names; one may have numbers and is then the operating point
     thresholds: tuple[float, ...] | None = None
     patience: tuple[int, ...] | None = None
-    tolerance: float | None = None  # of a regression: how far apart two values still agree
-    elue_length: int = LENGTH
+    tolerance: float | None = None  # regression: the largest difference that counts as equal
+    elue_length: int = ELUE_LENGTH
     live: bool = True
-    reference: str | None = None  # a model or a file whose answers count, in place of the full model's
+    reference: str | None = None  # a model or file to compare with instead of the full model
 
 
 def evaluate(
@@ -55,39 +55,39 @@ def evaluate(
     *,
     command: str = "",
 ) -> Evaluation:
-    """Evaluate a model on labelled rows (or on texts alone: then against its own full answers).
+    """Evaluate a model on labelled rows; without labels, predictions are compared with the full model's.
 
     The trace is read from `trace_file`, or recorded there.
     """
-    plan = planned(runner, options)
+    plan = plan_evaluation(runner, options)
     trace = obtain_trace(runner, data, trace_file, options.reference)
     passing = flops_per_exit(runner.config, options.elue_length)
-    alone = flops_per_exit(runner.config, options.elue_length, alone=True)
+    alone = flops_per_exit(runner.config, options.elue_length, static=True)
     elue = None if passing is None or alone is None else (passing, alone)
     scorer = Scorer(trace, data.metrics, elue, options.tolerance)
-    results = scored(scorer, runner, data, plan, options)
+    results = build_results(scorer, runner, data, plan, options)
     return replace(results, date=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
 
 
-def obtain_trace(runner: Runner, data: TaskRows, file: Path, named: str | None = None) -> Trace:
-    """Read the trace, if it is there and of this model and these rows; else record it there.
+def obtain_trace(runner: Runner, data: TaskRows, file: Path, reference_name: str | None = None) -> Trace:
+    """Read the trace if the file exists, else record it; raise if it is of another model or other rows.
 
-    `named` is the model or the file that answers are compared with, in place of the full model.
+    `reference_name` is a model or file to compare with instead of the full model.
     """
     texts, labels, names = data.rows.texts, data.labels, data.task.labels
-    reference = None if named is None else named_reference(named, runner, data)
+    reference = None if reference_name is None else named_reference(reference_name, runner, data)
     if file.exists():
         trace = read_trace(file)
-        check_trace(trace, file, runner, of_data(texts, labels, names))
+        check_trace(trace, file, runner, data_fingerprint(texts, labels, names))
         check_labels(trace, file, labels)
         check_reference(trace, file, None if reference is None else reference.fingerprint)
     else:
         if reference is None:
             reference = reference_for(runner, texts)
         trace = record(runner, texts, labels, file, data.name, names=names, reference=reference)
-    as_texts = labels if labels is not None and labels.dtype == object else None
-    trace = trace.with_examples(texts, as_texts)
-    if runner.config.answer_type.several_rows and trace.reference is None:  # texts, which a trace does not keep
+    text_labels = labels if labels is not None and labels.dtype == object else None
+    trace = trace.with_examples(texts, text_labels)
+    if runner.config.answer_type.multiple_rows and trace.reference is None:  # a trace does not store text answers
         reference = reference or reference_for(runner, texts)
         return trace if reference is None else replace(trace, reference=reference.answers)
     return trace
@@ -95,32 +95,32 @@ def obtain_trace(runner: Runner, data: TaskRows, file: Path, named: str | None =
 
 @dataclass(frozen=True)
 class Plan:
-    """Which policies are drawn, and which one is the operating point (none: the cheapest that hardly differs)."""
+    """The policy grids to evaluate, and the operating point (None: the cheapest with few changed predictions)."""
 
     grids: dict[str, list[Policy]]
     chosen: Policy | None
 
 
-def planned(runner: Runner, options: EvaluationOptions) -> Plan:
-    """The options as policies; whatever is wrong with them is said before the model runs."""
+def plan_evaluation(runner: Runner, options: EvaluationOptions) -> Plan:
+    """Turn the options into policies; raise for invalid ones before the model runs."""
     model_spec = runner.config.model_spec
     if options.tolerance is not None and not model_spec.answer_type.needs_tolerance:
-        raise BadValue("This model's answers are compared exactly; leave `tolerance=` out.")
-    if not 1 <= options.elue_length <= LONGEST:
-        raise BadValue(f"`elue_length` is {options.elue_length}; it is from 1 to {LONGEST:,}.")
-    given, names = _given(options.policies, fitting(model_spec))
+        raise BadValue("`tolerance=` is for regression only; remove it.")
+    if not 1 <= options.elue_length <= MAX_ELUE_LENGTH:
+        raise BadValue(f"`elue_length` must be from 1 to {MAX_ELUE_LENGTH:,}, got {options.elue_length}.")
+    requested, names = _parse_policies(options.policies, applicable_policies(model_spec))
     if options.thresholds is not None and not options.policies:
-        raise BadValue("Thresholds mean something else in each policy; name one with `policy=`.")
+        raise BadValue("`thresholds=` needs one policy; choose it with `policy=`.")
     if options.patience is not None and "patience" not in names:
-        raise BadValue('`patience=` is for the policy patience, which is not drawn; add `policy="patience"`.')
-    if isinstance(given, RiskModel) and given.is_fitted:  # with a judge of its own
-        model_spec = replace(model_spec, risk_model=(given.offsets, given.slopes))
+        raise BadValue("`patience=` needs the policy patience; add `policy='patience'`.")
+    if isinstance(requested, RiskModel) and requested.is_fitted:
+        model_spec = replace(model_spec, risk_model=(requested.offsets, requested.slopes))
     grids = {name: grid(name, model_spec, thresholds=options.thresholds, patience=options.patience) for name in names}
-    chosen = given or _own_policy(runner)
-    return Plan(grids, None if chosen is None else runner.config.choose(chosen))
+    chosen = requested or _model_policy(runner)
+    return Plan(grids, None if chosen is None else runner.config.resolve_policy(chosen))
 
 
-def scored(
+def build_results(
     scorer: Scorer,
     runner: Runner,
     data: TaskRows,
@@ -128,41 +128,41 @@ def scored(
     options: EvaluationOptions,
     against: Runner | None = None,
 ) -> Evaluation:
-    """Everything that a report shows; `against` is what seconds are compared with."""
+    """Return all results of an evaluation; `against` is the model that timings are compared with."""
     trace, config = scorer.trace, runner.config
-    lines = {name: scorer.curve(policies) for name, policies in plan.grids.items()}
-    policy = plan.chosen or parse(cheapest(next(iter(lines.values())), USUAL).policy)
+    curves = {name: scorer.curve(policies) for name, policies in plan.grids.items()}
+    policy = plan.chosen or parse(cheapest(next(iter(curves.values())), DEFAULT_CHANGED).policy)
     about = trace.about
     results = Evaluation(
-        typed(ModelFacts, about["model"] | {"policy": str(config.exit_policy), "name": runner.name}),
-        typed(DataFacts, about["data"] | {"metrics": list(data.metrics)}),
+        parse_json_as(ModelFacts, about["model"] | {"policy": str(config.exit_policy), "name": runner.name}),
+        parse_json_as(DataFacts, about["data"] | {"metrics": list(data.metrics)}),
         scorer.exits(),
-        lines,
+        curves,
         scorer.curve(grid("layer", trace.model_spec)),
         offramp=about["offramp"],
-        machine=typed(MachineFacts, about["machine"]),
+        machine=parse_json_as(MachineFacts, about["machine"]),
         oracle=scorer.oracle() or None,
-        chosen=scorer.choose(policy),
+        chosen=scorer.operating_point(policy),
         picked_here=plan.chosen is None,
         reference=_reference(trace),
         tolerance=scorer.tolerance,
         elue=Elue(options.elue_length, track(about["model"]["parameters"])),
         examples=extremes(trace, data, policy, scorer.tolerance),
         calibration=config.calibrated if policy == config.exit_policy else None,
-        width=width_of_rows(config, trace, policy),
-        questions=_official(trace, data, policy),
+        width=width_report(config, trace, policy),
+        questions=_official_scores(trace, data, policy),
     )
-    return live(results, runner, data, trace, policy, against) if options.live else results
+    return add_timings(results, runner, data, trace, policy, against) if options.live else results
 
 
 def _reference(trace: Trace) -> str | None:
-    """Whose answers these are compared with, where not the full model's."""
+    """Return the name of the reference; None for the full model."""
     name = (trace.about.get("reference") or {}).get("name")
     return None if name == FULL_DEPTH else name
 
 
-def _official(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[str, float]] | None:
-    """A benchmark's own scores of the full model and of the chosen point, where it has some."""
+def _official_scores(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[str, float]] | None:
+    """Return the official scores of the full model and of the chosen policy, if the task has any."""
     rows = data.rows
     answers = {"full": trace.full, "chosen": trace.replay(policy).answers}
     scores = trace.answer_type.official_scores(answers, rows.ids, rows.labels)
@@ -173,56 +173,56 @@ def _official(trace: Trace, data: TaskRows, policy: Policy) -> dict[str, dict[st
     return scores | {"best": best}
 
 
-def _given(written: Sequence[str], known: list[str]) -> tuple[Policy | None, list[str]]:
-    """The chosen policy, where one is written with numbers, and the names of the curves."""
-    chosen = [policy for policy in written if ":" in policy]
+def _parse_policies(policies: Sequence[str], defaults: list[str]) -> tuple[Policy | None, list[str]]:
+    """Return the policy that has numbers, if any, and the names of the curves."""
+    chosen = [policy for policy in policies if ":" in policy]
     if len(chosen) > 1:
-        raise BadValue(f"One policy can be chosen, not {len(chosen)} ({', '.join(chosen)}); name the others alone.")
-    names = [policy.split(":")[0] for policy in written] or known
+        raise BadValue(f"Only one policy may have numbers, got {', '.join(chosen)}; name the others without numbers.")
+    names = [policy.split(":")[0] for policy in policies] or defaults
     return (parse(chosen[0]) if chosen else None), list(dict.fromkeys(names))
 
 
-def _own_policy(runner: Runner) -> Policy | None:
+def _model_policy(runner: Runner) -> Policy | None:
     policy = runner.config.exit_policy
     return None if isinstance(policy, Never) else policy
 
 
-def live(
+def add_timings(
     results: Evaluation, runner: Runner, data: TaskRows, trace: Trace, policy: Policy, against: Runner | None = None
 ) -> Evaluation:
-    """With the seconds of some points and of the plain model; layers beside them are of the same rows."""
+    """Return the results with timings of the plain model and of some points, whose layers are of the timed rows."""
     assert results.chosen is not None
-    points: list[Point] = [results.chosen, *_along(results.policies.get(policy.name, []))]
+    points: list[Point] = [results.chosen, *_middle_points(results.policies.get(policy.name, []))]
     by_policy = {point.policy: point for point in points}
-    policies = [parse(written) for written in by_policy]
-    timing = race(runner, data.rows.texts, policies, against=against)
+    policies = [parse(text) for text in by_policy]
+    timings = time_policies(runner, data.rows.texts, policies, against=against)
     timed = []
-    for point, one, seconds in zip(by_policy.values(), policies, timing.seconds, strict=True):
-        rows = timing.places if trace.group is None else np.isin(trace.group, timing.places)
-        cost = layer_cost(trace.replay(one).layer[rows], trace.depth)
-        plain = {name.name: getattr(point, name.name) for name in fields(Point)}
-        plain |= {"mean_layers": cost.mean_layers, "cost": cost.layers_run, "saving": cost.saved, "seconds": seconds}
-        plain["speedup"] = cost.speedup if cost.mean_layers else None
-        timed.append(LivePoint(**plain, measured_speedup=timing.plain / seconds))
-    spent = {point.policy: point.seconds for point in timed}
+    for point, timed_policy, seconds in zip(by_policy.values(), policies, timings.seconds, strict=True):
+        rows = timings.rows if trace.group is None else np.isin(trace.group, timings.rows)
+        cost = layer_cost(trace.replay(timed_policy).layer[rows], trace.depth)
+        values = {field.name: getattr(point, field.name) for field in fields(Point)}
+        values |= {"mean_layers": cost.mean_layers, "cost": cost.layers_run, "saving": cost.saved, "seconds": seconds}
+        values["speedup"] = cost.speedup if cost.mean_layers else None
+        timed.append(LivePoint(**values, measured_speedup=timings.plain / seconds))
+    seconds_of = {point.policy: point.seconds for point in timed}
     return replace(
         results,
-        chosen=replace(results.chosen, seconds=spent.get(results.chosen.policy)),
+        chosen=replace(results.chosen, seconds=seconds_of.get(results.chosen.policy)),
         policies={
-            name: [replace(point, seconds=spent.get(point.policy)) for point in line]
-            for name, line in results.policies.items()
+            name: [replace(point, seconds=seconds_of.get(point.policy)) for point in points]
+            for name, points in results.policies.items()
         },
         live=timed,
-        plain_seconds=timing.plain,
-        live_rows=len(timing.places),
+        plain_seconds=timings.plain,
+        live_rows=len(timings.rows),
         plain_name=None if against is None else f"{Path(against.name).name}, {against.backend} {against.dtype}",
     )
 
 
-def _along(line: list[Point]) -> list[Point]:
-    """Two points that cut a curve's range of costs into thirds."""
-    if not line:
+def _middle_points(curve: list[Point]) -> list[Point]:
+    """Return two points that divide the cost range of a curve into thirds."""
+    if not curve:
         return []
-    low, high = (most(point.mean_layers for point in line) for most in (min, max))
+    low, high = (bound(point.mean_layers for point in curve) for bound in (min, max))
     costs = (low + (high - low) / 3, low + 2 * (high - low) / 3)
-    return [min(line, key=lambda point: abs(point.mean_layers - cost)) for cost in costs]
+    return [min(curve, key=lambda point: abs(point.mean_layers - cost)) for cost in costs]

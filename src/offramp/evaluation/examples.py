@@ -1,4 +1,4 @@
-"""The rows to look at: which are answered differently, which exit first, which stay longest."""
+"""Example rows for the report: changed predictions, the earliest and the latest exits."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from offramp.policies import Policy
 
 __all__ = ["extremes"]
 
-SHOWN, LONGEST = 6, 400  # texts of each kind, and how much of each text
-DIFFERENT = 30  # texts that are answered differently
+NUM_EXAMPLES, MAX_CHARACTERS = 6, 400
+NUM_DIFFERENT = 30  # examples of changed predictions
 
 
 def extremes(trace: Trace, data: TaskRows, policy: Policy, tolerance: float | None = None) -> dict[str, list[Example]]:
-    """The rows that exit first and surest, those that stay longest and are least sure, and where answers differ."""
+    """Return the rows that exit first and with most confidence, those that exit last, and changed predictions."""
     rows = trace.replayed_rows(policy)
     answers = trace.decode(rows)
     values, scores = answers.values, answers.score
     certainty = trace.answer_type.certainty(np.asarray(trace.logits), rows.exit)
-    if trace.group is not None:  # as sure as the least certain of an example's rows
+    if trace.group is not None:  # the minimum over the rows of an example
         certainty = np.minimum.reduceat(certainty, np.flatnonzero(np.diff(np.asarray(trace.group), prepend=-1)))
     order = np.lexsort((-certainty, answers.layer))
     labels, golds = data.task.labels or (), data.rows.labels
 
-    def shown(row: int, expected: str | None = None) -> Example:
+    def example(row: int, expected: str | None = None) -> Example:
         return Example(
-            answers.excerpt(row, data.rows.texts[row], LONGEST),
+            answers.excerpt(row, data.rows.texts[row], MAX_CHARACTERS),
             None if golds is None else trace.answer_type.format_label(golds[row], labels),
             trace.answer_type.format(values[row], labels),
             round(float(scores[row]), 4),
@@ -38,23 +38,23 @@ def extremes(trace: Trace, data: TaskRows, policy: Policy, tolerance: float | No
         )
 
     different = [
-        shown(row, trace.answer_type.format(trace.expected[row], labels))
+        example(row, trace.answer_type.format(trace.expected[row], labels))
         for row in _different(trace, values, tolerance)
     ]
     return {
-        "easiest": [shown(int(row)) for row in order[:SHOWN]],
-        "hardest": [shown(int(row)) for row in order[::-1][:SHOWN]],
+        "easiest": [example(int(row)) for row in order[:NUM_EXAMPLES]],
+        "hardest": [example(int(row)) for row in order[::-1][:NUM_EXAMPLES]],
         "different": different,
     }
 
 
 def _different(trace: Trace, values: NDArray[np.generic], tolerance: float | None) -> list[int]:
-    """Some of the rows whose answer is another one, spread over the data; with a tolerance the furthest off."""
+    """Return rows with changed predictions, spread over the data; for regression those that differ most."""
     if trace.answer_type.needs_tolerance:
-        far = trace.answer_type.distance(values, trace.expected)
-        rows = np.flatnonzero(far > (tolerance or 0))
-        return [int(row) for row in rows[np.argsort(-far[rows], kind="stable")][:DIFFERENT]]
+        distance = trace.answer_type.distance(values, trace.expected)
+        rows = np.flatnonzero(distance > (tolerance or 0))
+        return [int(row) for row in rows[np.argsort(-distance[rows], kind="stable")][:NUM_DIFFERENT]]
     rows = np.flatnonzero(trace.answer_type.differ(values, trace.expected))
     if not len(rows):
         return []
-    return [int(row) for row in rows[np.unique(np.linspace(0, len(rows) - 1, DIFFERENT).round().astype(int))]]
+    return [int(row) for row in rows[np.unique(np.linspace(0, len(rows) - 1, NUM_DIFFERENT).round().astype(int))]]

@@ -1,4 +1,4 @@
-"""How far a figure from so many rows can be trusted: bootstrap intervals, and exact ones for shares."""
+"""Confidence intervals: bootstrap, and exact ones for proportions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["bootstrap", "bootstrap_mean", "exact_share"]
+__all__ = ["bootstrap", "bootstrap_mean", "exact_proportion"]
 
 RESAMPLES, LEVEL = 1000, 0.95
 
@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 
 def bootstrap_mean(values: NDArray[Any], seed: int = 0) -> Interval:
-    """Of the mean of a value per row: percentiles over resampled rows, drawn as counts of the few values there are."""
+    """Return the bootstrap interval of a mean; resamples are drawn as counts of the distinct values."""
     distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     rows = len(values)
     drawn = np.random.default_rng(seed).multinomial(rows, counts / rows, size=RESAMPLES)
@@ -25,22 +25,22 @@ def bootstrap_mean(values: NDArray[Any], seed: int = 0) -> Interval:
 
 
 def bootstrap(compute: Callable[..., float], *columns: NDArray[Any], seed: int = 0) -> Interval:
-    """Of a figure computed from columns of the same rows."""
+    """Return the bootstrap interval of a statistic that is computed from columns of the same rows."""
     generator = np.random.default_rng(seed)
     rows = len(columns[0])
-    found = []
-    for _ in range(RESAMPLES // 4):  # such figures cost more than a mean
-        some = generator.integers(rows, size=rows)
-        found.append(compute(*(column[some] for column in columns)))
-    return _percentiles(found)
+    values = []
+    for _ in range(RESAMPLES // 4):  # slower than a mean
+        resample = generator.integers(rows, size=rows)
+        values.append(compute(*(column[resample] for column in columns)))
+    return _percentiles(values)
 
 
-def exact_share(count: int, rows: int) -> Interval:
-    """Of a share, by Clopper and Pearson: right at 0 and 100 % too, where resampling says nothing."""
-    found = stats.binomtest(count, rows).proportion_ci(LEVEL)
-    return float(found.low), float(found.high)
+def exact_proportion(count: int, rows: int) -> Interval:
+    """Return the Clopper-Pearson interval of a proportion, which is valid at 0 and 100 % too."""
+    interval = stats.binomtest(count, rows).proportion_ci(LEVEL)
+    return float(interval.low), float(interval.high)
 
 
-def _percentiles(found: Sequence[float] | NDArray[np.float64]) -> Interval:
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+def _percentiles(values: Sequence[float] | NDArray[np.float64]) -> Interval:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

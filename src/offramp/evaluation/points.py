@@ -1,7 +1,4 @@
-"""Points and curves: every exit's worth, every policy's, and the limit of what any policy could reach.
-
-Pure functions of a trace; nothing here runs a model.
-"""
+"""Score exits, policies and the oracle from a trace; nothing here runs a model."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from numpy.typing import NDArray
 from offramp.data.metrics import METRICS, score
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.cost import layer_cost
-from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_share
+from offramp.evaluation.intervals import bootstrap, bootstrap_mean, exact_proportion
 from offramp.evaluation.results import Chosen, Exit, Interval, Point
 from offramp.evaluation.traces.trace import Replayed, Trace
 from offramp.policies import Policy
@@ -27,16 +24,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Scorer:
-    """A trace with the task's metrics (none without labels) and a regression's tolerance."""
+    """Computes scores and costs from a trace, with the metrics of the task and the tolerance of a regression."""
 
     trace: Trace
     metrics: tuple[str, ...]
-    elue: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # as ELUE counts: passing every exit, and alone
+    elue: tuple[NDArray[np.int64], NDArray[np.int64]] | None = (
+        None  # ELUE's FLOPs per exit: through all exits, and alone
+    )
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
-            raise BadValue(f"`tolerance` is {self.tolerance:g}; it is finite and not below 0.")
+            raise BadValue(f"`tolerance` must be finite and at least 0, got {self.tolerance:g}.")
         if self.trace.answer_type.needs_tolerance and self.tolerance is None:
             values = self.trace.expected if self.trace.labels is None else self.trace.labels
             object.__setattr__(self, "tolerance", float(f"{np.ptp(values) / 10:.4g}"))
@@ -46,11 +45,11 @@ class Scorer:
     # -- points ----------------------------------------------------------------------------------
 
     def agrees(self, answers: Array) -> NDArray[np.bool_]:
-        """Which rows have the answer that is expected: the full model's, or a reference's."""
+        """Return which predictions are the same as the full model's (or the reference's)."""
         return ~self.trace.answer_type.differ(answers, self.trace.expected, self.tolerance)
 
     def point(self, name: str, number: float | None, replayed: Replayed, alone: bool = False) -> Point:
-        """Score and cost of rows that left somewhere; `alone`: no exit on the way was asked."""
+        """Return score and cost of rows that exited; `alone`: without the heads of earlier exits."""
         layers = layer_cost(replayed.layer, self.trace.depth)
         scores = self.scores(replayed.answers)
         return Point(
@@ -68,32 +67,32 @@ class Scorer:
         )
 
     def scores(self, answers: Array) -> dict[str, float]:
-        """Every metric; none without labels."""
+        """Return all metrics; none without labels."""
         return score(self.metrics, answers, self.trace.labels) if self.trace.labels is not None else {}
 
     def curve(self, policies: Iterable[Policy]) -> list[Point]:
-        """One point per policy."""
+        """Return one point per policy."""
         return [self.point_of(policy, self.trace.replay(policy)) for policy in policies]
 
     def point_of(self, policy: Policy, replayed: Replayed) -> Point:
-        """The point of a policy, from where rows left under it."""
+        """Return the point of a policy from its replay."""
         return self.point(str(policy), policy.parameter, replayed, alone=policy.is_static)
 
     # -- exits -----------------------------------------------------------------------------------
 
     def exits(self) -> list[Exit]:
-        """Every exit alone, with the interval of its main metric."""
+        """Return the scores and costs of every exit alone."""
         rows = self.trace.rows
-        found = []
-        for place, point in enumerate(self.trace.points):
-            answers = self.trace.answers_of(place)
+        exits = []
+        for index, point in enumerate(self.trace.points):
+            answers = self.trace.answers_at(index)
             agreement = float(self.agrees(answers).mean())
             cost = float(self.trace.spent_at(np.full(rows, point.number), alone=True).mean())
-            found.append(Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, cost))
-        return found
+            exits.append(Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, cost))
+        return exits
 
     def interval(self, answers: Array) -> Interval | None:
-        """The bootstrap interval of the main metric."""
+        """Return the bootstrap interval of the main metric."""
         if not self.metrics or self.trace.labels is None:
             return None
         metric, labels = METRICS[self.metrics[0]], np.asarray(self.trace.labels)
@@ -101,20 +100,20 @@ class Scorer:
             return bootstrap_mean(metric.per_row(answers, labels))
         return bootstrap(metric.compute, answers, labels)
 
-    def choose(self, policy: Policy) -> Chosen:
-        """The operating point, with intervals."""
+    def operating_point(self, policy: Policy) -> Chosen:
+        """Return the operating point with intervals."""
         replayed = self.trace.replay(policy)
         point = self.point_of(policy, replayed)
         agreeing = int(self.agrees(replayed.answers).sum())
         counts = np.bincount(replayed.exit, minlength=len(self.trace.points) + 1)[1:]
-        difference, around = self._difference(replayed.answers)
+        difference, difference_interval = self._difference(replayed.answers)
         return Chosen(
-            **{one.name: getattr(point, one.name) for one in fields(Point)},
+            **{field.name: getattr(point, field.name) for field in fields(Point)},
             exits=tuple(int(count) for count in counts),
             interval=self.interval(replayed.answers),
-            agreement_interval=exact_share(agreeing, len(self.trace)),
+            agreement_interval=exact_proportion(agreeing, len(self.trace)),
             difference=difference,
-            difference_interval=around,
+            difference_interval=difference_interval,
         )
 
     def _difference(self, answers: Array) -> tuple[float | None, Interval | None]:
@@ -123,33 +122,36 @@ class Scorer:
         metric, labels, full = METRICS[self.metrics[0]], np.asarray(self.trace.labels), self.trace.full
         value = metric.compute(answers, labels) - metric.compute(full, labels)
         if metric.per_row is not None:
-            apart = metric.per_row(answers, labels) * 1.0 - metric.per_row(full, labels)
-            return value, bootstrap_mean(apart)
+            differences = metric.per_row(answers, labels) * 1.0 - metric.per_row(full, labels)
+            return value, bootstrap_mean(differences)
         return value, bootstrap(lambda a, b, y: metric.compute(a, y) - metric.compute(b, y), answers, full, labels)
 
-    # -- the limit -------------------------------------------------------------------------------
+    # -- the oracle ------------------------------------------------------------------------------
 
     def oracle(self) -> list[Point]:
-        """Who knows the labels: each row leaves at its earliest right exit among the first k, hopeless ones at once.
+        """Return the curve of an oracle that knows the labels.
 
-        For accuracy no policy can do better at that cost. For other metrics it is a guide, not a bound; a regression's
-        row leaves at the exit closest to its label.
+        Every row exits at the first correct exit among the first k, or at the first exit if none is correct. For
+        accuracy no policy can do better at that cost; for other metrics it is a guide, not a bound. In a regression a
+        row exits where its prediction is closest to the label.
         """
         labels = self.trace.labels
-        if labels is None or self.trace.group is not None:  # an example's rows exit each for itself
+        if labels is None or self.trace.group is not None:  # the rows of an example exit separately
             return []
-        every = np.stack([self.trace.answers_of(place) for place in range(len(self.trace.points))])  # (exits, rows, …)
-        far = self.trace.answer_type.distance(every, labels)  # (exits, rows)
+        answers = np.stack(
+            [self.trace.answers_at(index) for index in range(len(self.trace.points))]
+        )  # (exits, rows, …)
+        distance = self.trace.answer_type.distance(answers, labels)  # (exits, rows)
         rows, layers = np.arange(len(self.trace)), np.array([point.layer for point in self.trace.points])
         points = []
         for k in range(1, len(layers) + 1):
-            place = far[:k].argmin(0)  # the first of the best
-            leaving = Replayed(place + 1, layers[place], every[place, rows])
-            points.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), leaving))
+            index = distance[:k].argmin(0)  # the first one if several are equally close
+            replayed = Replayed(index + 1, layers[index], answers[index, rows])
+            points.append(self.point(f"oracle:{layers[k - 1]}", float(layers[k - 1]), replayed))
         return points
 
 
 def cheapest(points: Sequence[Point], disagreement: float) -> Point:
-    """The cheapest point with at most so many other answers than the full model's."""
-    fine = [point for point in points if 1 - point.agreement <= disagreement + 1e-12]
-    return min(fine, key=lambda point: point.mean_layers) if fine else points[0]
+    """Return the cheapest point with at most this fraction of changed predictions."""
+    valid = [point for point in points if 1 - point.agreement <= disagreement + 1e-12]
+    return min(valid, key=lambda point: point.mean_layers) if valid else points[0]

@@ -1,7 +1,7 @@
-"""The answers that a model is judged against, where not those of its own last exit.
+"""The predictions that a model is compared with, if not those of its own last exit.
 
-An export's are those of the model that it was made of, at its full depth, in torch. A user may name another model, or a
-file of texts with answers beside them (`--reference`).
+An export is compared with its source model at full depth in torch. A user may choose another model, or a file of texts
+with labels (`reference=`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from offramp.core.runner import Runner
-from offramp.data.hashes import hashes_of
+from offramp.data.hashes import hash_texts
 from offramp.data.reading import Text
-from offramp.data.rows import DataOptions, TaskRows, rows_for
+from offramp.data.rows import DataOptions, TaskRows, load_rows
 from offramp.errors import BadInput, BadValue
-from offramp.evaluation.traces.about import FULL_DEPTH, of_data
+from offramp.evaluation.traces.about import FULL_DEPTH, data_fingerprint
 from offramp.evaluation.traces.recording import Reference
-from offramp.exports.folder import source_of
+from offramp.exports.folder import hash_weights
 from offramp.model.config import AdaptiveConfig
 from offramp.runtimes import RUNTIMES
-from offramp.training.imitation.teacher import called, logits_of_model
+from offramp.training.imitation.teacher import full_model_logits, short_name
 
 __all__ = ["named_reference", "reference_for"]
 
@@ -30,50 +30,48 @@ logger = logging.getLogger("offramp")
 
 
 def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
-    """What torch answers in float32 where nobody leaves; None for torch itself, and where there are no weights."""
+    """Return the full-depth float32 predictions of an export's source model; None for torch, or without weights."""
     if not RUNTIMES[runner.backend].runs_graphs:
         return None
-    if not source_of(Path(runner.name)):
-        logger.warning("%s has no weights for torch: its export is compared with its own last exit.", runner.name)
+    if not hash_weights(Path(runner.name)):
+        logger.warning("%s has no torch weights: the export is compared with its own last exit.", runner.name)
         return None
     from offramp.model.adaptive import AdaptiveModel
 
     model = AdaptiveModel.from_pretrained(runner.name).eval()
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
-    found = full.answer(texts, policy="never")
-    return Reference(found.values, FULL_DEPTH, full.fingerprint)
+    outputs = full.answer(texts, policy="never")
+    return Reference(outputs.values, FULL_DEPTH, full.fingerprint)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
-    """The answers of a model (ours or a classifier of Hugging Face's), or of a file, to these rows."""
-    if runner.config.answer_type.several_rows:
-        raise BadValue(
-            "A reference is of one answer per text, and this model reads several parts; leave `reference=` out."
-        )
+    """Return the predictions of a model (an offramp model or a Hugging Face classifier) or of a file for these rows."""
+    if runner.config.answer_type.multiple_rows:
+        raise BadValue("`reference=` is not supported for question answering; remove it.")
     if Path(name).is_file():
-        return _of_file(name, runner.config, data)
-    return _of_model(name, runner.config, data.rows.texts)
+        return _from_file(name, runner.config, data)
+    return _from_model(name, runner.config, data.rows.texts)
 
 
-def _of_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
-    """Texts with their answers in a column `label`; rows are found by their texts."""
-    known = rows_for(name, config, DataOptions(file=name), "dev")
-    if known.labels is None:
-        raise BadInput(f"{name} has no column label: a reference file holds texts and the answers to keep.")
-    keys = hashes_of(known.rows.texts)
-    places = {int(key): place for place, key in enumerate(keys)}
-    said = {(int(key), str(answer)) for key, answer in zip(keys, known.labels.tolist(), strict=True)}
-    if len(said) > len(places):
-        raise BadInput(f"{name} has two answers to one text; a reference says one thing about each.")
-    found = [places.get(int(key), -1) for key in hashes_of(data.rows.texts)]
-    if missing := found.count(-1):
-        first = data.rows.texts[found.index(-1)]
-        raise BadInput(f"{name} has no answer to {missing:,} of the {len(found):,} rows, the first is {first!r:.60}.")
-    answers = known.labels[np.asarray(found)]
-    return Reference(answers, called(name), of_data(known.rows.texts, known.labels, known.task.labels))
+def _from_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
+    """Read predictions from the column `label`; rows are matched by their texts."""
+    table = load_rows(name, config, DataOptions(file=name), "dev")
+    if table.labels is None:
+        raise BadInput(f"{name} has no column label; a reference file needs texts and labels.")
+    keys = hash_texts(table.rows.texts)
+    indices = {int(key): index for index, key in enumerate(keys)}
+    pairs = {(int(key), str(answer)) for key, answer in zip(keys, table.labels.tolist(), strict=True)}
+    if len(pairs) > len(indices):
+        raise BadInput(f"{name} has different labels for the same text; a reference needs one label per text.")
+    matches = [indices.get(int(key), -1) for key in hash_texts(data.rows.texts)]
+    if missing := matches.count(-1):
+        first = data.rows.texts[matches.index(-1)]
+        raise BadInput(f"{name} has no label for {missing:,} of the {len(matches):,} rows, such as {first!r:.60}.")
+    answers = table.labels[np.asarray(matches)]
+    return Reference(answers, short_name(name), data_fingerprint(table.rows.texts, table.labels, table.task.labels))
 
 
-def _of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
-    logits, fingerprint = logits_of_model(name, config, texts)
-    return Reference(config.answer_type.answers(logits), called(name), fingerprint)
+def _from_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
+    logits, fingerprint = full_model_logits(name, config, texts)
+    return Reference(config.answer_type.answers(logits), short_name(name), fingerprint)

@@ -1,4 +1,4 @@
-"""What an evaluation found, typed; `results.json` holds just this."""
+"""The results of an evaluation, as stored in `results.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.errors import BadInput
-from offramp.files.typed import Mistyped, typed
+from offramp.files.typed_json import TypeMismatch, parse_json_as
 from offramp.model.renamed import current_calibration
 
 __all__ = [
@@ -62,12 +62,12 @@ class DataFacts:
     rows: int
     fingerprint: str
     metrics: list[str]
-    texts: int | None = None  # examples, where these may be several rows
+    texts: int | None = None  # number of examples, if an example may be several rows
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What it ran on."""
+    """The machine that it ran on."""
 
     backend: str = ""
     dtype: str = ""
@@ -78,43 +78,43 @@ class MachineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of one policy: what it is worth and what it costs, as a mean over rows."""
+    """Score and cost of one policy setting, as means over rows."""
 
     policy: str = ""
     parameter: float | None = None
     score: float | None  # the main metric; None without labels
     scores: dict[str, float] = field(default_factory=dict)
-    agreement: float  # share of answers like the full model's (the reference's); with a tolerance: within it
+    agreement: float  # fraction of predictions equal to the full model's (or the reference's), within the tolerance
     mean_layers: float
-    cost: float = 1.0  # share of layers run
-    saving: float = 0.0  # share of layers not run
-    speedup: float | None = None  # depth over mean layers: computed, not measured; None: no layer ran
+    cost: float = 1.0  # fraction of layers run
+    saving: float = 0.0  # fraction of layers not run
+    speedup: float | None = None  # depth over mean layers, computed; None if no layer ran
     flops: float
-    elue_flops: float | None  # as ELUE counts, padded
-    seconds: float | None = None  # only where it was run live
+    elue_flops: float | None  # as ELUE counts, with padding
+    seconds: float | None = None  # if it was timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class LivePoint(Point):
-    """A point that was run live; layers are of the rows that ran."""
+    """A point that was timed; its layers are of the timed rows."""
 
     measured_speedup: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Point):
-    """The operating point with its uncertainty."""
+    """The operating point with confidence intervals."""
 
-    exits: tuple[int, ...] = ()  # how many rows exit at each exit
-    interval: Interval | None = None  # of its main metric
+    exits: tuple[int, ...] = ()  # number of rows per exit
+    interval: Interval | None = None  # of the main metric
     agreement_interval: Interval = (0.0, 1.0)
-    difference: float | None = None  # its main metric less the full model's
-    difference_interval: Interval | None = None  # paired: the same rows for both
+    difference: float | None = None  # main metric minus the full model's
+    difference_interval: Interval | None = None  # paired bootstrap
 
 
 @dataclass(frozen=True)
 class Exit:
-    """One exit alone."""
+    """Scores and costs of one exit if all rows exit there."""
 
     exit: int
     layer: int
@@ -126,19 +126,19 @@ class Exit:
 
 @dataclass(frozen=True)
 class Example:
-    """A row to look at."""
+    """An example row for the report."""
 
     text: str | list[str]
     label: str | None
     answer: str
     score: float
     exit_layer: int
-    expected: str | None = None  # the full model's answer, where that is another one
+    expected: str | None = None  # the full model's prediction, if it differs
 
 
 @dataclass(frozen=True)
 class Elue:
-    """How ELUE counts."""
+    """How ELUE counts operations."""
 
     length: int = 128
     track: str = ""
@@ -146,10 +146,10 @@ class Elue:
 
 @dataclass(frozen=True)
 class WidthReport:
-    """What gates kept of the full width: per layer, per exit, and as EBERT counts it."""
+    """The heads and channels that gates kept: per layer, per exit, and as EBERT counts them."""
 
     target: float | None
-    ratio: float  # of the layers' operations, gates counted
+    ratio: float  # fraction of the layers' operations, gates included
     heads: list[float]
     channels: list[float]
     exits: list[dict[str, Any]]
@@ -159,7 +159,7 @@ class WidthReport:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What every exit is worth and what every policy costs, on one data set."""
+    """Scores and costs of every exit and policy on one data set."""
 
     model: ModelFacts
     data: DataFacts
@@ -170,14 +170,14 @@ class Evaluation:
     machine: MachineFacts = field(default_factory=MachineFacts)
     oracle: list[Point] | None = None
     chosen: Chosen | None = None
-    picked_here: bool = False  # the operating point was chosen on these very rows
-    reference: str | None = None  # whose answers these are compared with, where not the full model's
+    picked_here: bool = False  # the operating point was chosen on the same rows
+    reference: str | None = None  # name of the model compared with, if not the full model
     tolerance: float | None = None
     elue: Elue = field(default_factory=Elue)
     examples: dict[str, list[Example]] = field(default_factory=dict)
-    calibration: dict[str, Any] | None = None  # the guarantee of the chosen point, where it has one
+    calibration: dict[str, Any] | None = None  # the guarantee of the chosen policy, if any
     width: WidthReport | None = None
-    questions: dict[str, dict[str, float]] | None = None  # a benchmark's own scores
+    questions: dict[str, dict[str, float]] | None = None  # official scores of the task
     live: list[LivePoint] | None = None
     plain_seconds: float | None = None
     plain_name: str | None = None
@@ -187,18 +187,18 @@ class Evaluation:
 
     @property
     def lines(self) -> dict[str, list[Point]]:
-        """Every curve by name: the policies', the exits alone as `layer`, the oracle's."""
+        """All curves by name: the policies, the fixed exits as `layer`, and the oracle."""
         return {**self.policies, "layer": self.static, "oracle": self.oracle or []}
 
     def to_dict(self) -> dict[str, Any]:
-        """As `results.json` holds it; what was not measured is not in it."""
-        made: dict[str, Any] = finite(asdict(self))
-        live = ("live", "plain_seconds", "live_rows", "plain_name")
-        return {name: value for name, value in made.items() if name not in live or value is not None}
+        """Return the content of `results.json`, without timings that were not measured."""
+        values: dict[str, Any] = finite(asdict(self))
+        timings = ("live", "plain_seconds", "live_rows", "plain_name")
+        return {name: value for name, value in values.items() if name not in timings or value is not None}
 
 
 def finite(value: Any) -> Any:
-    """The same with None for NaN and infinities, which JSON has not, and lists for tuples."""
+    """Return the value with None for NaN and infinity, which JSON does not support, and lists for tuples."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -209,35 +209,35 @@ def finite(value: Any) -> Any:
 
 
 def read_results(folder: Path) -> Evaluation:
-    """A run's results, every number as it has to be."""
+    """Read and validate the results of a run."""
     file = folder / RESULTS
     if not file.is_file():
         raise BadInput(f"{folder} is not a run of `offramp evaluate`: it has no {RESULTS}.")
     try:
-        found = typed(Evaluation, json.loads(file.read_text("utf-8")))
-        found = replace(found, calibration=current_calibration(found.calibration))
+        results = parse_json_as(Evaluation, json.loads(file.read_text("utf-8")))
+        results = replace(results, calibration=current_calibration(results.calibration))
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror}.") from err
-    except (ValueError, RecursionError, Mistyped) as err:
-        raise BadInput(f"{file} cannot be read as results ({err}); evaluate again.") from err
-    fault = _fault(found)
-    if fault is not None:
-        raise BadInput(f"{file} cannot be read as results ({fault}); evaluate again.")
-    return found
+    except (ValueError, RecursionError, TypeMismatch) as err:
+        raise BadInput(f"{file} is not a valid results file ({err}); evaluate again.") from err
+    problem = _find_problem(results)
+    if problem is not None:
+        raise BadInput(f"{file} is not a valid results file ({problem}); evaluate again.")
+    return results
 
 
-def _fault(found: Evaluation) -> str | None:
-    """What no curve can be made of."""
-    for name, number in (("model.depth", found.model.depth), ("model.parameters", found.model.parameters)):
+def _find_problem(results: Evaluation) -> str | None:
+    """Return what is wrong with the results, if anything."""
+    for name, number in (("model.depth", results.model.depth), ("model.parameters", results.model.parameters)):
         if number < 1:
             return f"{name} is {number}"
-    if found.data.rows < 1:
-        return f"data.rows is {found.data.rows}"
-    for name, points in {**found.policies, "static": found.static}.items():
-        place = name if name == "static" else f"policies.{name}"
+    if results.data.rows < 1:
+        return f"data.rows is {results.data.rows}"
+    for name, points in {**results.policies, "static": results.static}.items():
+        key = name if name == "static" else f"policies.{name}"
         if not points:
-            return f"{place} is []"
+            return f"{key} is empty"
         for number, point in enumerate(points):
-            if found.data.metrics and point.score is None:
-                return f"{place}[{number}].score is None"
+            if results.data.metrics and point.score is None:
+                return f"{key}[{number}].score is missing"
     return None

@@ -1,4 +1,4 @@
-"""Seconds, not layers: policies and the plain encoder take turns on the same texts, tokenising each time."""
+"""Time policies and the plain encoder in turns on the same texts, tokenization included."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
 
-__all__ = ["Race", "race"]
+__all__ = ["Timings", "time_policies"]
 
-ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of so many rounds, after one to warm up
+ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
 
 
 @dataclass(frozen=True)
-class Race:
+class Timings:
     """Median seconds for the same rows."""
 
-    places: NDArray[np.int64]  # of the rows that ran
+    rows: NDArray[np.int64]  # indices of the timed rows
     plain: float  # the unmodified encoder with the last exit's head
-    seconds: list[float]  # of each policy
+    seconds: list[float]  # per policy
 
 
-def race(
+def time_policies(
     runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS, against: Runner | None = None
-) -> Race:
-    """Time every policy and the plain encoder, which may be another model's (`against`)."""
-    places = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
-    some = [texts[place] for place in places]
+) -> Timings:
+    """Time every policy and the plain encoder, which may be that of another model (`against`)."""
+    indices = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
+    timed = [texts[index] for index in indices]
     plain = against or runner
-    ways: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(plain, plain.stepper.plain)]
-    ways += [(runner, partial(_leave, runner, policy)) for policy in policies]
+    entries: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(plain, plain.stepper.full_model)]
+    entries += [(runner, partial(_run_policy, runner, policy)) for policy in policies]
     together = any(policy.sees_groups for policy in policies)
-    spent: list[list[float]] = [[] for _ in ways]
-    turns = [(turn, way) for turn in range(ROUNDS + 1) for way in range(len(ways))]
-    for turn, way in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
-        which, answer = ways[way]
+    seconds: list[list[float]] = [[] for _ in entries]
+    turns = [(turn, index) for turn in range(ROUNDS + 1) for index in range(len(entries))]
+    for turn, index in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
+        timed_runner, predict = entries[index]
         start = time.perf_counter()
-        for chunk in which.chunks(some, progress=False, quiet=True, together=together):
-            with which.stepper.answering():
+        for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):
+            with timed_runner.stepper.inference_mode():
                 for batch in chunk.batches():
-                    answer(batch).cpu()
+                    predict(batch).cpu()
         if turn:
-            spent[way].append(time.perf_counter() - start)
-    full, *others = (statistics.median(seconds) for seconds in spent)
-    return Race(places, full, others)
+            seconds[index].append(time.perf_counter() - start)
+    plain_median, *medians = (statistics.median(rounds) for rounds in seconds)
+    return Timings(indices, plain_median, medians)
 
 
-def _leave(runner: Runner, policy: Policy, batch: Batch) -> Tensor:
+def _run_policy(runner: Runner, policy: Policy, batch: Batch) -> Tensor:
     return run(runner.stepper, batch, policy).logits

@@ -1,1 +1,1 @@
-"""A model as graphs for other runtimes: one per segment, the layers between two exits with the exit's head in it."""
+"""Export models as graphs for other runtimes: one per exit, with the layers since the previous exit and its head."""

@@ -1,4 +1,4 @@
-"""The graphs of an export, in memory: every segment in the precision that is asked for, or that keeps the answers."""
+"""Build the graphs of an export in memory, in a set precision or the fastest that preserves predictions."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ import torch
 
 from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
-from offramp.core.stepper import ExitPoint, points_on
+from offramp.core.stepper import ExitPoint, exit_points_on
 from offramp.data.reading import Text
 from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.exports.check import Checked, compared, seconds_of
-from offramp.exports.folder import runtime_of, tested_on
+from offramp.exports.check import TorchComparison, compare_with_torch, measure_seconds
+from offramp.exports.folder import describe_runtime, resolve_runtime
 from offramp.exports.int8 import KINDS, quantise
 from offramp.exports.options import ExportOptions, Texts
-from offramp.exports.products import Range, observe, without_aliases
-from offramp.exports.segments import segments_of, write_segment
+from offramp.exports.products import Range, observe_ranges, remove_aliases
+from offramp.exports.segments import make_segments, write_segment
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.config import exit_layers
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.segments import SegmentStepper
 
-__all__ = ["KEEPS", "ExportedGraphs", "Exporter", "plain_graphs", "ranges_of", "unpadded"]
+__all__ = ["MIN_AGREEMENT", "ExportedGraphs", "Exporter", "activation_ranges", "float32_graphs", "unpadded_batches"]
 
 logger = logging.getLogger("offramp")
 
-KEEPS = 0.99  # of every exit's answers: what a precision is chosen for, and below which an export is refused
-TIMED = 128  # texts that precisions are timed on
-WORTH = 0.9  # of float32's time: int8 that takes more is not worth its differences
+MIN_AGREEMENT = 0.99  # with torch's predictions, at every exit; below that an export is rejected
+TIMED_TEXTS = 128  # for choosing a precision
+MAX_INT8_TIME = 0.9  # relative to float32; a slower int8 is not worth its differences
 
 
 @dataclass(frozen=True)
 class ExportedGraphs:
-    """One precision of a model, in memory."""
+    """The graphs of a model in one precision."""
 
     precision: str
     smoothed: bool
     graphs: list[bytes]
-    checked: Checked | None
+    checked: TorchComparison | None
 
 
 @dataclass(frozen=True)
 class Exporter:
-    """A model, where it is cut, the texts, and what is asked for."""
+    """Exports a model: its graphs, their comparison with torch, and the choice of a precision."""
 
     model: AdaptiveModel
     texts: Texts
@@ -60,150 +60,159 @@ class Exporter:
     def __post_init__(self) -> None:
         int8, backend = self.options.int8, self.options.backend
         if int8 not in ("auto", "none", *KINDS):
-            raise UnknownName("kind of int8", int8, ("none", *KINDS))
+            raise UnknownName("int8 method", int8, ("none", *KINDS))
         if int8 == "static" and not self.texts.scales:
-            raise BadValue("Static scales are taken from texts: name some with `texts=`, or take `int8='token'`.")
+            raise BadValue("`int8='static'` needs texts for its scales: set `texts=`, or use `int8='token'`.")
         RUNTIMES[backend].check_scales(int8)
         if self.model.config.ramp_answers:
             raise BadModel(
-                "A faithful model's untrained last ramp cannot be exported; convert the checkpoint without "
+                "A faithful model with an untrained last exit cannot be exported; convert the checkpoint without "
                 "`faithful=True`."
             )
-        runtime_of(backend)  # says what to install
+        resolve_runtime(backend)  # raises if the library is not installed
 
-    def _note(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if not self.quiet:
             logger.info("%s", line)
 
     @property
     def points(self) -> tuple[ExitPoint, ...]:
-        """Where it is cut, numbered as the model's exits are."""
+        """The exits to export, numbered as in the model."""
         points = {point.layer: point for point in self.model.exits.points}
         if isinstance(self.options.exits, str):
             return tuple(points.values())
         layers = exit_layers(self.options.exits, self.model.config.num_layers)
         if missing := [layer for layer in layers if layer not in points]:
-            there = ", ".join(map(str, points))
-            raise BadValue(f"No exit sits on layer {missing[0]}; this model's exits are on {there}.")
+            layers_with_exit = ", ".join(map(str, points))
+            raise BadValue(f"Layer {missing[0]} has no exit; the exits of this model are on layers {layers_with_exit}.")
         return tuple(points[layer] for layer in layers)
 
     def make(self) -> ExportedGraphs:
-        """Export, quantise, compare with torch; what answers too differently is refused."""
+        """Export, quantize and compare with torch; raise if too many predictions differ."""
         if self.model.gates is not None:
-            logger.warning("The gates are left out: the exported model runs every head and channel.")
-            self.model.gates_are_open = True  # what it is compared with does, too
+            logger.warning("Gates are not exported: the exported model runs all heads and channels.")
+            self.model.gates_are_open = True  # also in the model that the export is compared with
         points, int8 = self.points, self.options.int8
-        plain = plain_graphs(self.model, points)
-        self._note(f"{len(points)} segments, exits on {', '.join(str(point.layer) for point in points)}.")
+        float32 = float32_graphs(self.model, points)
+        self._log(f"Exporting exits on layers {', '.join(str(point.layer) for point in points)}.")
         ranges = None
         if self.texts.scales and int8 not in ("none", "dynamic"):
-            ranges = ranges_of(self.model, plain, self.texts.scales)
-        made = self._chosen(plain, ranges) if int8 == "auto" else self._made(plain, int8, ranges)
-        if made.checked is not None and not self.options.force and (least := min(made.checked.agreement)) < KEEPS:
-            raise BadModel(
-                f"{made.precision}: an exit keeps {least:.1%} of torch's answers, and {KEEPS:.0%} are asked for; "
-                "take another `int8=`, or `force=True` to keep it as it is."
-            )
-        return made
+            ranges = activation_ranges(self.model, float32, self.texts.scales)
+        exported = self._fastest(float32, ranges) if int8 == "auto" else self._export(float32, int8, ranges)
+        if exported.checked is not None and not self.options.force:
+            lowest = min(exported.checked.agreement)
+            if lowest < MIN_AGREEMENT:
+                raise BadModel(
+                    f"{exported.precision}: only {lowest:.1%} of an exit's predictions equal torch's "
+                    f"({MIN_AGREEMENT:.0%} required); use another `int8=`, or `force=True` to export anyway."
+                )
+        return exported
 
-    def stepper(self, made: ExportedGraphs) -> SegmentStepper:
-        """The graphs, opened."""
-        open_graph, runtime = runtime_of(self.options.backend)
+    def stepper(self, exported: ExportedGraphs) -> SegmentStepper:
+        """Open the graphs."""
+        open_graph, runtime = resolve_runtime(self.options.backend)
         threads = self.options.threads
         return SegmentStepper(
             self.options.backend,
-            made.precision,
-            points_on([point.layer for point in self.points]),
-            tuple(open_graph(graph, threads) for graph in made.graphs),
+            exported.precision,
+            exit_points_on([point.layer for point in self.points]),
+            tuple(open_graph(graph, threads) for graph in exported.graphs),
             self.model.config.answer_type,
-            tuple(made.graphs),
-            tested_on(runtime, made.precision),
-            self.model.exits.untrained(),
+            tuple(exported.graphs),
+            describe_runtime(runtime, exported.precision),
+            self.model.exits.untrained_layers(),
             threads or torch.get_num_threads(),
         )
 
-    def runner(self, made: ExportedGraphs) -> Runner:
-        """The graphs as a model that is ready to answer, with the exits that it is cut at."""
-        own = self.model.runner()
-        config = copy.deepcopy(own.config)
+    def runner(self, exported: ExportedGraphs) -> Runner:
+        """Return the graphs as a model that is ready to predict."""
+        torch_runner = self.model.runner()
+        config = copy.deepcopy(torch_runner.config)
         layers = {point.layer for point in self.points}
         config.exits = [spec for spec in config.exits or () if spec["layer"] in layers]
         config.policy, config.calibrated = {"name": "never"}, None
-        return replace(own, config=config, stepper=self.stepper(made))
+        return replace(torch_runner, config=config, stepper=self.stepper(exported))
 
-    def _made(self, plain: Sequence[Any], kind: str, ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
-        """One precision of all segments, and how it answers."""
-        if kind == "none":
-            graphs = [graph.SerializeToString() for graph in plain]
+    def _export(self, float32: Sequence[Any], method: str, ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
+        """Export all segments with an int8 method (or none), and compare them with torch."""
+        if method == "none":
+            graphs = [graph.SerializeToString() for graph in float32]
         else:
-            each = ranges if ranges is not None else [None] * len(plain)
-            whole = [quantise(graph, kind, one, self.options.smooth) for graph, one in zip(plain, each, strict=True)]
-            graphs = [graph.SerializeToString() for graph in whole]
-        smoothed = kind != "none" and ranges is not None and self.options.smooth
-        made = ExportedGraphs("float32" if kind == "none" else f"int8-{kind}", smoothed, graphs, None)
+            ranges_by_graph = ranges if ranges is not None else [None] * len(float32)
+            pairs = zip(float32, ranges_by_graph, strict=True)
+            quantised = [quantise(graph, method, known, self.options.smooth) for graph, known in pairs]
+            graphs = [graph.SerializeToString() for graph in quantised]
+        smoothed = method != "none" and ranges is not None and self.options.smooth
+        exported = ExportedGraphs("float32" if method == "none" else f"int8-{method}", smoothed, graphs, None)
         if self.texts.checked:
-            checked = compared(self.model.runner(), self.stepper(made), self.points, self.texts.checked)
-            made = ExportedGraphs(made.precision, smoothed, graphs, checked)
-        self._note(made.precision if made.checked is None else f"{made.precision}: {made.checked}")
-        return made
+            checked = compare_with_torch(self.model.runner(), self.stepper(exported), self.points, self.texts.checked)
+            exported = ExportedGraphs(exported.precision, smoothed, graphs, checked)
+        self._log(exported.precision if exported.checked is None else f"{exported.precision}: {exported.checked}")
+        return exported
 
-    def _least(self, checked: Checked) -> float:
-        """What must keep the answers: every exit, or, where others may be left out, the last."""
+    def _agreement(self, checked: TorchComparison) -> float:
+        """Return the agreement that matters: of the worst exit, or with `force` of the last."""
         return checked.agreement[-1] if self.options.force else min(checked.agreement)
 
-    def _chosen(self, plain: Sequence[Any], ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
-        """The quickest precision that keeps every exit's answers; per token where there are no texts to judge by."""
-        kinds = ["static"] if ranges is not None else []
-        kinds += ["token"] if "token" in RUNTIMES[self.options.backend].scales else []
+    def _fastest(self, float32: Sequence[Any], ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
+        """Return the fastest precision that preserves predictions; without texts, int8 with scales per token."""
+        methods = ["static"] if ranges is not None else []
+        methods += ["token"] if "token" in RUNTIMES[self.options.backend].scales else []
         if not self.texts.checked:
-            logger.warning("Nothing was compared with torch: there are no texts. Name some with `texts=`.")
-            return self._made(plain, kinds[-1] if kinds else "none", ranges)
-        exact, *others = [self._made(plain, kind, ranges) for kind in ("none", *kinds)]
-        fine = [one for one in others if one.checked is not None and self._least(one.checked) >= KEEPS]
-        if not fine:
-            logger.warning("No int8 keeps %.0f %% of every exit's answers here, so this is float32.", 100 * KEEPS)
+            logger.warning("The export was not compared with torch: there are no texts. Set `texts=`.")
+            return self._export(float32, methods[-1] if methods else "none", ranges)
+        exact, *quantised = [self._export(float32, method, ranges) for method in ("none", *methods)]
+        candidates = [
+            exported
+            for exported in quantised
+            if exported.checked is not None and self._agreement(exported.checked) >= MIN_AGREEMENT
+        ]
+        if not candidates:
+            self._log(f"No int8 method preserves {MIN_AGREEMENT:.0%} of the predictions of every exit; using float32.")
             return exact
-        steppers = [self.stepper(one) for one in (exact, *fine)]
-        whole, *seconds = seconds_of(self.model.runner(), steppers, self.texts.checked[:TIMED])
-        each = [f"{one.precision} takes {part / whole:.2f}" for one, part in zip(fine, seconds, strict=True)]
-        self._note(f"{', '.join(each)} of float32's time.")
-        if min(seconds) > WORTH * whole:
-            share = min(seconds) / whole
-            logger.warning("int8 takes %.2f of float32's time on this CPU (%s): this is float32.", share, cpu_name())
+        steppers = [self.stepper(exported) for exported in (exact, *candidates)]
+        exact_seconds, *seconds = measure_seconds(self.model.runner(), steppers, self.texts.checked[:TIMED_TEXTS])
+        times = [
+            f"{exported.precision} {taken / exact_seconds:.2f}"
+            for exported, taken in zip(candidates, seconds, strict=True)
+        ]
+        self._log(f"Time relative to float32: {', '.join(times)}.")
+        if min(seconds) > MAX_INT8_TIME * exact_seconds:
+            self._log(f"int8 is not faster on this CPU ({cpu_name()}); using float32.")
             return exact
-        return fine[int(np.argmin(seconds))]
+        return candidates[int(np.argmin(seconds))]
 
 
-def plain_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Any]:
-    """Every segment in float32."""
+def float32_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Any]:
+    """Export every segment in float32."""
     import onnx
 
-    made = []
-    with TemporaryDirectory() as place:
-        for segment in segments_of(model, points):
-            file = Path(place) / "segment.onnx"
+    graphs = []
+    with TemporaryDirectory() as folder:
+        for segment in make_segments(model, points):
+            file = Path(folder) / "segment.onnx"
             write_segment(segment, file)
-            made.append(without_aliases(onnx.load(file)))
-    return made
+            graphs.append(remove_aliases(onnx.load(file)))
+    return graphs
 
 
-def ranges_of(model: AdaptiveModel, plain: Sequence[Any], texts: Sequence[Text]) -> list[dict[str, Range]]:
-    """What goes into every segment's products on texts, batches of one length each: no padding is among it."""
-    feeds: list[dict[str, Any]] = list(unpadded(model.runner(), texts))
-    found = []
-    for graph in plain:
-        ranges, answers = observe(graph, feeds)
-        found.append(ranges)
+def activation_ranges(model: AdaptiveModel, float32: Sequence[Any], texts: Sequence[Text]) -> list[dict[str, Range]]:
+    """Return the ranges of the inputs of every segment's matrix products on texts, without padding."""
+    feeds: list[dict[str, Any]] = list(unpadded_batches(model.runner(), texts))
+    ranges_by_graph = []
+    for graph in float32:
+        ranges, outputs = observe_ranges(graph, feeds)
+        ranges_by_graph.append(ranges)
         feeds = [
-            {"hidden": answer["next"], "mask": feed["mask"]}
-            for feed, answer in zip(feeds, answers, strict=True)
-            if "next" in answer
+            {"hidden": output["next"], "mask": feed["mask"]}
+            for feed, output in zip(feeds, outputs, strict=True)
+            if "next" in output
         ]
-    return found
+    return ranges_by_graph
 
 
-def unpadded(runner: Runner, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
-    """What the first segment takes, in batches of rows of one length."""
+def unpadded_batches(runner: Runner, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:
+    """Yield inputs of the first segment, in batches of rows of equal length."""
     for chunk in runner.chunks(texts, progress=False, quiet=True):
         for batch in chunk.batches():
             for length in np.unique(batch.lengths):

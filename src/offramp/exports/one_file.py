@@ -1,13 +1,13 @@
-"""One ONNX graph that leaves early by itself: any ONNX Runtime (C++, Java, JavaScript, Triton) runs it without us.
+"""A single ONNX graph with early exits inside, for any ONNX Runtime (C++, Java, JavaScript, Triton) without offramp.
 
-Inputs: `input_ids`, `attention_mask` (and `token_type_ids` where the family has them), int64; `threshold`, a float, and
-`max_layers`, an int64, both without dimensions. Outputs: `logits` of each row at the exit where it left, and
-`exit_layer`. The file's metadata name the policy, its calibrated threshold and the exits. A batch has at least one row.
+Inputs: `input_ids`, `attention_mask` (and `token_type_ids` if the model has them), int64; `threshold`, a float scalar,
+and `max_layers`, an int64 scalar. Outputs: `logits` of each row at its exit, and `exit_layer`. The metadata contain the
+policy, its calibrated threshold and the exits. A batch has at least one row.
 
-    segment 1 ─ head ─ who stays? ─ If(somebody) ─┬─ then: gather, cut to the longest, segment 2 ─ … ─ scatter back
-                                                  └─ else: what there is
+    segment 1 ─ head ─ rows that continue ─ If(any) ─┬─ then: gather, trim padding, segment 2 ─ … ─ scatter back
+                                                     └─ else: the outputs so far
 
-Weights lie inside the bodies of the Ifs: as constants of the outer graph they cost a third more at one row.
+Weights are inside the bodies of the Ifs: as constants of the outer graph they cost a third more time for one row.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ logger = logging.getLogger("offramp")
 
 
 def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
-    """`onnx/model.onnx`, made of the segments that were exported there."""
+    """Write `onnx/model.onnx` from the exported segments; return the file and its policy."""
     from offramp.exports.folder import load_export
 
     runner = load_export(str(folder), "onnx", None, None, {})
-    chosen = runner.config.choose(policy)
+    chosen = runner.config.resolve_policy(policy)
     if policy is None and isinstance(chosen, Never):
         chosen = Entropy(0.0)
-        logger.warning("The export has no policy yet: with threshold 0 nobody leaves. Calibrate it, or name one.")
+        logger.warning("The export has no exit policy: no text exits early. Calibrate it, or set a policy.")
     stepper = runner.stepper
     assert isinstance(stepper, SegmentStepper)
     layers = [point.layer for point in stepper.exits]
-    made = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.answer_type)
+    model = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.answer_type)
     target = folder / "onnx" / "model.onnx"
     part = target.with_suffix(".part")
     with writing(target):
         try:
-            onnx.save(made, part)
+            onnx.save(model, part)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -58,45 +58,45 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
 
 
 def check_policy(chosen: Policy, answer_type: AnswerType) -> None:
-    """Refuse what a graph cannot decide by itself."""
-    if type(chosen).in_graph is Policy.in_graph or isinstance(getattr(chosen, "threshold", None), tuple):
-        raise BadValue(f"A single file exits by entropy:T, confidence:T or risk:T with one number, not by {chosen}.")
-    if not answer_type.is_one_class:
+    """Raise if a single graph does not support the policy or the answer type."""
+    if type(chosen).add_to_graph is Policy.add_to_graph or isinstance(getattr(chosen, "threshold", None), tuple):
+        raise BadValue(f"`one_file=` supports entropy, confidence and risk with one threshold, got {chosen}.")
+    if not answer_type.is_single_class:
         raise BadValue("`one_file=` supports single-label classification only.")
 
 
-class Body:
-    """A graph that grows; names get a prefix, so that bodies do not hide each other's."""
+class GraphBody:
+    """Nodes and constants of a graph under construction; a prefix keeps names unique across bodies."""
 
     def __init__(self, prefix: str):
         self.prefix = prefix
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def add(self, kind: str, *inputs: str, **options: Any) -> str:
-        """A node with one output, which is its name."""
-        name = f"{self.prefix}{kind}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], **options))
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return the name of its output."""
+        name = f"{self.prefix}{op_type}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], **attributes))
         return name
 
     def constant(self, value: NDArray[Any]) -> str:
-        """A constant."""
+        """Add a constant and return its name."""
         name = f"{self.prefix}constant_{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(value, name))
         return name
 
     def numbers(self, *values: int) -> str:
-        """Whole numbers."""
+        """Add a constant vector of integers and return its name."""
         return self.constant(np.array(values, np.int64))
 
-    def inline(self, graph: Any, given: dict[str, str]) -> dict[str, str]:
-        """A whole graph's nodes; `given` says what its inputs are called here; returns its outputs' names."""
-        names = dict(given)
-        for one in graph.initializer:
-            names[one.name] = f"{self.prefix}{one.name}"
+    def inline(self, graph: Any, inputs: dict[str, str]) -> dict[str, str]:
+        """Add all nodes of a graph; `inputs` maps its input names to names here; return the same for its outputs."""
+        names = dict(inputs)
+        for constant in graph.initializer:
+            names[constant.name] = f"{self.prefix}{constant.name}"
             copied = onnx.TensorProto()
-            copied.CopyFrom(one)
-            copied.name = names[one.name]
+            copied.CopyFrom(constant)
+            copied.name = names[constant.name]
             self.constants.append(copied)
         for node in graph.node:
             copied = onnx.NodeProto()
@@ -106,62 +106,66 @@ class Body:
             copied.output[:] = [names[name] if name else "" for name in node.output]
             copied.name = f"{self.prefix}{node.name}" if node.name else ""
             self.nodes.append(copied)
-        return {one.name: names[one.name] for one in graph.output}
+        return {output.name: names[output.name] for output in graph.output}
 
 
 def compose(
     segments: Sequence[onnx.ModelProto], layers: Sequence[int], chosen: Policy, answer_type: AnswerType
 ) -> onnx.ModelProto:
-    """The segments as one graph with the exits inside."""
+    """Combine the segments into one graph with early exits."""
     check_policy(chosen, answer_type)
-    first, main = segments[0].graph, Body("0_")
-    ids = [one.name for one in first.input if one.name != "mask"]
+    first, main = segments[0].graph, GraphBody("0_")
+    ids = [entry.name for entry in first.input if entry.name != "mask"]
     mask = main.add("Cast", "attention_mask", to=TensorProto.BOOL)
     logits, layer = _exit(main, segments, layers, chosen, 0, {**{name: name for name in ids}, "mask": mask})
     main.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
     main.nodes.append(helper.make_node("Identity", [layer], ["exit_layer"]))
-    classes = next(one for one in first.output if one.name == "logits").type.tensor_type.shape.dim[-1].dim_value
-    number = [helper.make_tensor_value_info("threshold", TensorProto.FLOAT, [])]
-    number += [helper.make_tensor_value_info("max_layers", TensorProto.INT64, [])]
+    classes = (
+        next(output for output in first.output if output.name == "logits").type.tensor_type.shape.dim[-1].dim_value
+    )
+    scalars = [helper.make_tensor_value_info("threshold", TensorProto.FLOAT, [])]
+    scalars += [helper.make_tensor_value_info("max_layers", TensorProto.INT64, [])]
     tokens = [helper.make_tensor_value_info(name, TensorProto.INT64, ["rows", "tokens"]) for name in ids]
     tokens.insert(1, helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["rows", "tokens"]))
     outputs = [
         helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", classes]),
         helper.make_tensor_value_info("exit_layer", TensorProto.INT64, ["rows"]),
     ]
-    graph = helper.make_graph(main.nodes, "offramp", [*tokens, *number], outputs, main.constants)
-    made = helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
-    told = {"policy": chosen.name, "threshold": f"{chosen.parameter:g}", "exits": ",".join(map(str, layers))}
-    for key, value in told.items():
-        made.metadata_props.add(key=key, value=value)
-    return made
+    graph = helper.make_graph(main.nodes, "offramp", [*tokens, *scalars], outputs, main.constants)
+    model = helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
+    metadata = {"policy": chosen.name, "threshold": f"{chosen.parameter:g}", "exits": ",".join(map(str, layers))}
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    return model
 
 
 def _exit(
-    body: Body,
+    body: GraphBody,
     segments: Sequence[onnx.ModelProto],
     layers: Sequence[int],
     policy: Policy,
-    place: int,
-    given: dict[str, str],
+    index: int,
+    inputs: dict[str, str],
 ) -> tuple[str, str]:
-    """A segment, and behind it an If with the next one for the rows that stay; the names of logits and layers."""
-    said = body.inline(segments[place].graph, given)
-    rows = body.add("Shape", said["logits"], start=0, end=1)
-    layer = body.add("Expand", body.numbers(layers[place]), rows)
-    if place == len(segments) - 1:
-        return said["logits"], layer
-    stay = body.add("Not", policy.in_graph(body, said["logits"], place + 1))
-    deeper = body.add("LessOrEqual", body.constant(np.array(layers[place + 1], np.int64)), "max_layers")
-    stay = body.add("And", stay, deeper)
-    kept = body.add("Squeeze", body.add("NonZero", stay), body.numbers(0))  # the numbers of the rows that stay
-    count = body.add("Squeeze", body.add("Shape", kept), body.numbers(0))
-    somebody = body.add("Greater", count, body.constant(np.array(0, np.int64)))
-    then = _then(f"{body.prefix}{place + 1}_", segments, layers, policy, place + 1, said, given["mask"], kept, layer)
-    named = [f"{body.prefix}logits_{place}", f"{body.prefix}layer_{place}"]
-    rest = _else(f"{body.prefix}{place + 1}_else_", said["logits"], layer)
-    body.nodes.append(helper.make_node("If", [somebody], named, then_branch=then, else_branch=rest))
-    return named[0], named[1]
+    """Add a segment, and an If with the next one for rows that continue; return the names of logits and layers."""
+    outputs = body.inline(segments[index].graph, inputs)
+    rows = body.add("Shape", outputs["logits"], start=0, end=1)
+    layer = body.add("Expand", body.numbers(layers[index]), rows)
+    if index == len(segments) - 1:
+        return outputs["logits"], layer
+    continues = body.add("Not", policy.add_to_graph(body, outputs["logits"], index + 1))
+    deeper = body.add("LessOrEqual", body.constant(np.array(layers[index + 1], np.int64)), "max_layers")
+    continues = body.add("And", continues, deeper)
+    remaining = body.add("Squeeze", body.add("NonZero", continues), body.numbers(0))  # row indices
+    count = body.add("Squeeze", body.add("Shape", remaining), body.numbers(0))
+    any_row = body.add("Greater", count, body.constant(np.array(0, np.int64)))
+    then = _then(
+        f"{body.prefix}{index + 1}_", segments, layers, policy, index + 1, outputs, inputs["mask"], remaining, layer
+    )
+    names = [f"{body.prefix}logits_{index}", f"{body.prefix}layer_{index}"]
+    rest = _else(f"{body.prefix}{index + 1}_else_", outputs["logits"], layer)
+    body.nodes.append(helper.make_node("If", [any_row], names, then_branch=then, else_branch=rest))
+    return names[0], names[1]
 
 
 def _then(
@@ -169,35 +173,35 @@ def _then(
     segments: Sequence[onnx.ModelProto],
     layers: Sequence[int],
     policy: Policy,
-    place: int,
-    said: dict[str, str],
+    index: int,
+    outputs: dict[str, str],
     mask: str,
-    kept: str,
+    remaining: str,
     layer: str,
 ) -> Any:
-    """Go on with the rows that stay, cut to the longest, and put their answers where they belong."""
-    body = Body(prefix)
-    few = body.add("Gather", mask, kept, axis=0)
-    tokens = body.add("ReduceSum", body.add("Cast", few, to=TensorProto.INT64), body.numbers(0), keepdims=0)
-    places = body.add("Squeeze", body.add("NonZero", tokens), body.numbers(0))
-    last = body.add("ReduceMax", places, axes=[0], keepdims=1)
+    """Build the branch that runs the remaining rows, trimmed to the longest, and scatters their outputs back."""
+    body = GraphBody(prefix)
+    remaining_mask = body.add("Gather", mask, remaining, axis=0)
+    tokens = body.add("ReduceSum", body.add("Cast", remaining_mask, to=TensorProto.INT64), body.numbers(0), keepdims=0)
+    positions = body.add("Squeeze", body.add("NonZero", tokens), body.numbers(0))
+    last = body.add("ReduceMax", positions, axes=[0], keepdims=1)
     longest = body.add("Add", last, body.numbers(1))
-    cut = [body.numbers(0), longest, body.numbers(1)]  # from, to, along
-    hidden = body.add("Slice", body.add("Gather", said["next"], kept, axis=0), *cut)
-    few = body.add("Slice", few, *cut)
-    logits, deeper = _exit(body, segments, layers, policy, place, {"hidden": hidden, "mask": few})
-    where = body.add("Unsqueeze", kept, body.numbers(1))
-    logits = body.add("ScatterND", said["logits"], where, logits)
+    cut = [body.numbers(0), longest, body.numbers(1)]  # start, end, axis
+    hidden = body.add("Slice", body.add("Gather", outputs["next"], remaining, axis=0), *cut)
+    remaining_mask = body.add("Slice", remaining_mask, *cut)
+    logits, deeper = _exit(body, segments, layers, policy, index, {"hidden": hidden, "mask": remaining_mask})
+    where = body.add("Unsqueeze", remaining, body.numbers(1))
+    logits = body.add("ScatterND", outputs["logits"], where, logits)
     deeper = body.add("ScatterND", layer, where, deeper)
-    return _body_graph(body, f"behind_{place}", logits, deeper)
+    return _body_graph(body, f"behind_{index}", logits, deeper)
 
 
 def _else(prefix: str, logits: str, layer: str) -> Any:
-    body = Body(prefix)
+    body = GraphBody(prefix)
     return _body_graph(body, "nobody", body.add("Identity", logits), body.add("Identity", layer))
 
 
-def _body_graph(body: Body, name: str, logits: str, layer: str) -> Any:
+def _body_graph(body: GraphBody, name: str, logits: str, layer: str) -> Any:
     outputs = [
         helper.make_tensor_value_info(logits, TensorProto.FLOAT, None),
         helper.make_tensor_value_info(layer, TensorProto.INT64, None),

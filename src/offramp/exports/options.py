@@ -1,4 +1,4 @@
-"""What is asked of an export, and the texts that it may use; needs none of the runtimes' libraries."""
+"""Options of an export and the texts that it uses; imports no runtime."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["ExportOptions", "Texts"]
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is asked for."""
+    """Options of an export."""
 
     backend: str = "onnx"
-    int8: str = "auto"  # static, token, dynamic, none; auto: the quickest that keeps the answers
+    int8: str = "auto"  # static, token, dynamic, none; auto: the fastest that preserves predictions
     exits: str | Sequence[int] = "all"
     smooth: bool = True
-    force: bool = False  # keep it though it answers differently
+    force: bool = False  # export even if predictions differ
     overwrite: bool = False
     threads: int | None = None
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Real texts: some to take scales from, others to compare answers on."""
+    """Texts for quantization scales, and texts for the comparison with torch."""
 
     scales: list[Text] = field(default_factory=list)
     checked: list[Text] = field(default_factory=list)
-    seen: list[int] = field(default_factory=list)  # hashes of them, where they are the user's own
+    seen: list[int] = field(default_factory=list)  # hashes of the texts, if they are the user's

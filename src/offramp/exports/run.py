@@ -1,4 +1,4 @@
-"""`export(model, …)`: a model's graphs and what they are, written into its folder."""
+"""Write an export into the model folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import offramp
 from offramp.core.machine import cpu_name
 from offramp.errors import BadValue
 from offramp.exports.exporter import ExportedGraphs, Exporter
-from offramp.exports.folder import FILE, OURS, Export, check_place, runtime_of, source_of
+from offramp.exports.folder import EXPORT_FILES, FILE, Export, check_export_folder, hash_weights, resolve_runtime
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import largest_weight
 from offramp.exports.segments import OPSET
@@ -28,18 +28,18 @@ logger = logging.getLogger("offramp")
 
 
 def export(model: AdaptiveModel, texts: Texts, options: ExportOptions) -> Export:
-    """Write the graphs and what they are into the model's folder; returns what was written."""
-    check_place(folder_of(model) / options.backend, options.overwrite)
-    making = Exporter(model, texts, options)
-    forgotten = _is_calibrated(folder_of(model) / options.backend / FILE)
-    told = store(making, making.make())
-    if forgotten:
-        logger.warning("What was calibrated on the export before is gone with it: calibrate this one.")
-    return told
+    """Export a model into its folder; return the contents of `offramp.json`."""
+    check_export_folder(folder_of(model) / options.backend, options.overwrite)
+    exporter = Exporter(model, texts, options)
+    was_calibrated = _is_calibrated(folder_of(model) / options.backend / FILE)
+    export = store(exporter, exporter.make())
+    if was_calibrated:
+        logger.warning("The calibration of the replaced export is lost; calibrate the new one.")
+    return export
 
 
 def _is_calibrated(file: Path) -> bool:
-    """Whether the export that is to be replaced has a policy of its own."""
+    """Return whether an existing export has a calibrated policy."""
     try:
         return json.loads(file.read_text("utf-8"))["policy"] is not None
     except (OSError, ValueError, LookupError, TypeError):
@@ -47,47 +47,49 @@ def _is_calibrated(file: Path) -> bool:
 
 
 def store(
-    making: Exporter, made: ExportedGraphs, config: AdaptiveConfig | None = None, evidence: str | None = None
+    exporter: Exporter, exported: ExportedGraphs, config: AdaptiveConfig | None = None, evidence: str | None = None
 ) -> Export:
-    """All files of an export, or none; with a `config`, the policy that was chosen for it and the evidence."""
-    model, options, folder = making.model, making.options, folder_of(making.model)
+    """Write all files of an export, or none; with a `config`, also its policy and the evidence."""
+    model, options, folder = exporter.model, exporter.options, folder_of(exporter.model)
     specs = {spec.layer: spec.to_dict() for spec in model.config.exit_specs}
-    names = [f"exit-{point.layer}.onnx" for point in making.points]
-    told = Export(
+    names = [f"exit-{point.layer}.onnx" for point in exporter.points]
+    export = Export(
         options.backend,
-        made.precision,
-        [specs[point.layer] for point in making.points],
+        exported.precision,
+        [specs[point.layer] for point in exporter.points],
         names,
-        source_of(folder),
-        list(model.exits.untrained()),
+        hash_weights(folder),
+        list(model.exits.untrained_layers()),
         {
             "offramp": offramp.__version__,
-            "runtime": runtime_of(options.backend)[1],
+            "runtime": resolve_runtime(options.backend)[1],
             "torch": torch.__version__,
             "opset": OPSET,
-            "smoothed": made.smoothed,
+            "smoothed": exported.smoothed,
             "largest_weight": largest_weight(),
             "cpu": cpu_name(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         },
-        None if made.checked is None else made.checked.told(),
+        None if exported.checked is None else exported.checked.to_dict(),
         None if config is None else config.policy,
         None if config is None else config.calibrated,
         None if config is None else config.max_tokens,
-        making.texts.seen,
+        exporter.texts.seen,
     )
-    with staged_folder(folder / options.backend, options.overwrite, OURS, "an export") as place:
-        for name, graph in zip(names, made.graphs, strict=True):
-            (place / name).write_bytes(graph)
+    with staged_folder(folder / options.backend, options.overwrite, EXPORT_FILES, "an export") as staged:
+        for name, graph in zip(names, exported.graphs, strict=True):
+            (staged / name).write_bytes(graph)
         if evidence is not None:
-            (place / EVIDENCE).write_text(evidence, encoding="utf-8")
-        (place / FILE).write_text(told.written(), encoding="utf-8")
-    return told
+            (staged / EVIDENCE).write_text(evidence, encoding="utf-8")
+        (staged / FILE).write_text(export.to_json(), encoding="utf-8")
+    return export
 
 
 def folder_of(model: AdaptiveModel) -> Path:
-    """Where a model lies."""
+    """Return the folder of a model."""
     folder = Path(model.name_or_path)
     if not folder.is_dir():
-        raise BadValue(f"{model.name_or_path} is no folder: an export is written into one. Download the model first.")
+        raise BadValue(
+            f"{model.name_or_path} is not a folder; download the model first: exports are written into its folder."
+        )
     return folder

@@ -1,1 +1,1 @@
-"""Reading and writing: one reader for every command."""
+"""Reading and writing files, shared by all commands."""

@@ -1,4 +1,4 @@
-"""What we write into folders, by name: only that is ever replaced."""
+"""Names of the files that offramp writes into folders; only these are ever overwritten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offramp.errors import CannotWrite
 
 __all__ = ["COMPARISON", "MODEL", "check_managed"]
 
-MODEL = re.compile(  # what training, models and tokenizers leave in a folder
+MODEL = re.compile(  # files written by training, models and tokenizers
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
     r"report\.html|"
     r"training\.yaml|(model.*|rows|trace)\.safetensors|model\.safetensors\.index\.json|"
@@ -19,11 +19,12 @@ MODEL = re.compile(  # what training, models and tokenizers leave in a folder
 COMPARISON = re.compile(r"comparison\.json|curve\.(png|svg)")
 
 
-def check_managed(folder: Path, ours: re.Pattern[str], what: str) -> None:
-    """Refuse to replace a folder that holds anything but what we write there."""
+def check_managed(folder: Path, managed: re.Pattern[str], what: str) -> None:
+    """Raise if `folder` contains files whose names do not match `managed`: it must not be replaced."""
     if not folder.is_dir():
         return
-    if strange := sorted(path.name for path in folder.iterdir() if not ours.fullmatch(path.name)):
+    if unmanaged := sorted(path.name for path in folder.iterdir() if not managed.fullmatch(path.name)):
         raise CannotWrite(
-            f"{folder} holds other things than {what} ({strange[0]}); it is not overwritten. Name another folder."
+            f"{folder} contains files that are not part of {what} ({unmanaged[0]}), so it is not overwritten. "
+            "Choose another folder."
         )

@@ -1,4 +1,4 @@
-"""Write beside the final name, then move into place: nothing half-written is left behind."""
+"""Write to a temporary path, then move into place: no partial output is left behind."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from typing import TextIO
 from offramp.errors import CannotWrite
 from offramp.files.managed_files import MODEL, check_managed
 
-__all__ = ["apply_umask", "check_free", "staged_file", "staged_folder", "write_together", "writing"]
+__all__ = ["apply_umask", "check_output_path", "replace_files", "staged_file", "staged_folder", "writing"]
 
 
-def check_free(target: Path, overwrite: bool) -> None:
-    """Refuse a target that exists, unless it may be overwritten, or whose folder does not exist."""
-    if (target.is_file() or target.is_dir()) and not overwrite:  # a pipe or a device is written as it is
-        raise CannotWrite(f"{target} exists already; give `overwrite=True` to replace it.")
+def check_output_path(target: Path, overwrite: bool) -> None:
+    """Raise if the target exists and `overwrite` is not set, or if its parent folder does not exist."""
+    if (target.is_file() or target.is_dir()) and not overwrite:  # pipes and devices are written directly
+        raise CannotWrite(f"{target} already exists; use `overwrite=True` to replace it.")
     if not target.absolute().parent.is_dir():
-        raise CannotWrite(f"Cannot write {target}: there is no folder {target.absolute().parent}.")
+        raise CannotWrite(f"Cannot write {target}: the folder {target.absolute().parent} does not exist.")
 
 
 @contextmanager
 def writing(target: Path | str) -> Iterator[None]:
-    """Name the target when the system cannot write it (a full disk, a missing right)."""
+    """Raise `CannotWrite` with the target when the system cannot write it (full disk, no permission)."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as err:
-        elsewhere = isinstance(err.filename, str) and not Path(err.filename).absolute().is_relative_to(
+        is_other_file = isinstance(err.filename, str) and not Path(err.filename).absolute().is_relative_to(
             Path(target).absolute().parent.resolve()
         )
-        if isinstance(err, CannotWrite) or err.errno is None or elsewhere:
+        if isinstance(err, CannotWrite) or err.errno is None or is_other_file:
             raise
         raise CannotWrite(f"Cannot write {target}: {err.strerror}.") from err
     except Exception as err:
-        from safetensors import SafetensorError  # what its writer raises, for a full disk too
+        from safetensors import SafetensorError  # also raised by its writer when the disk is full
 
-        # and what torch's writer raises
-        torn = isinstance(err, RuntimeError) and ("PytorchStreamWriter" in str(err) or "inline_container" in str(err))
-        if not isinstance(err, SafetensorError) and not torn:
+        is_torch_write_error = isinstance(err, RuntimeError) and (
+            "PytorchStreamWriter" in str(err) or "inline_container" in str(err)
+        )
+        if not isinstance(err, SafetensorError) and not is_torch_write_error:
             raise
         reason = str(err).splitlines()[0].rstrip(".")
         raise CannotWrite(f"Cannot write {target}: {reason}.") from err
@@ -52,13 +53,13 @@ def writing(target: Path | str) -> Iterator[None]:
 
 @contextmanager
 def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
-    """A text file that appears under its name only when it is complete.
+    """Yield a text file that appears under its final name only when it is complete.
 
-    A pipe or a device cannot be replaced and is written as it is; behind a link its target is.
+    Pipes and devices are written directly; symbolic links are followed.
     """
-    check_free(target, overwrite)
+    check_output_path(target, overwrite)
     if target.is_dir():
-        raise CannotWrite(f"{target} is a folder; name a file.")
+        raise CannotWrite(f"{target} is a folder; pass a file path.")
     with writing(target):
         if target.exists() and not target.is_file():
             with target.open("w", encoding="utf-8", newline="") as file:
@@ -76,24 +77,27 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
             part.unlink(missing_ok=True)
 
 
-def write_together(texts: Mapping[Path, str]) -> None:
-    """Replace several files, all or none; the first one's new text appears last."""
+def replace_files(texts: Mapping[Path, str]) -> None:
+    """Write several files, all or none; the first one is replaced last."""
     with ExitStack() as stack:
         for target, text in texts.items():
             file = stack.enter_context(staged_file(target, overwrite=True))
             file.write(text)
-            file.flush()  # a full disk says so before the first file is replaced
+            file.flush()  # a full disk raises before any file is replaced
 
 
 @contextmanager
 def staged_folder(
-    target: Path, overwrite: bool = False, ours: re.Pattern[str] = MODEL, what: str = "a model"
+    target: Path, overwrite: bool = False, managed: re.Pattern[str] = MODEL, what: str = "a model"
 ) -> Iterator[Path]:
-    """A folder that appears under its name only when it is complete; an old one, if all in it is ours, goes last."""
-    check_free(target, overwrite)
-    if str(target) == "-" or (target.exists() and not target.is_dir()):  # a device or a pipe is nobody's to replace
-        raise CannotWrite(f"{target} is a file; name a folder.")
-    check_managed(target, ours, what)
+    """Yield a folder that appears under its final name only when it is complete.
+
+    An existing folder is replaced at the end, and only if all its files match `managed`.
+    """
+    check_output_path(target, overwrite)
+    if str(target) == "-" or (target.exists() and not target.is_dir()):  # never replace a device or a pipe
+        raise CannotWrite(f"{target} is a file; pass a folder.")
+    check_managed(target, managed, what)
     with writing(target):
         final = target.resolve()
         stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent))
@@ -103,12 +107,12 @@ def staged_folder(
             yield new
             _swap(new, final, stage / "old")
         finally:
-            if final.exists() or not (stage / "old").exists():  # else the old one is all that there is
+            if final.exists() or not (stage / "old").exists():  # otherwise the old folder is the only copy
                 shutil.rmtree(stage, ignore_errors=True)
 
 
 def _swap(new: Path, final: Path, old: Path) -> None:
-    """Put the new folder in the old one's place; if that fails, the old one comes back."""
+    """Replace the old folder by the new one; on failure, restore the old one."""
     if not final.exists():
         new.replace(final)
         return
@@ -121,7 +125,7 @@ def _swap(new: Path, final: Path, old: Path) -> None:
 
 
 def apply_umask(file: Path) -> None:
-    """Let those read a file who may read others: temporary files and safetensors' are their owner's alone."""
+    """Set the usual permissions: temporary files and safetensors files are readable only by their owner."""
     mask = os.umask(0)
     os.umask(mask)
     file.chmod(0o666 & ~mask)

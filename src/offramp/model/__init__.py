@@ -1,1 +1,1 @@
-"""An adaptive model: its config, its exits, its folder, and what a guarantee about it is bound to."""
+"""AdaptiveModel: its config, exit heads, model folder and guarantee."""

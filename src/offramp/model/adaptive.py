@@ -1,4 +1,4 @@
-"""AdaptiveModel: what people hold in their hands."""
+"""AdaptiveModel: a transformers model with early exits."""
 
 from __future__ import annotations
 
@@ -26,47 +26,46 @@ from transformers.utils import ModelOutput
 from offramp import policies
 from offramp.answers.answer import Answer
 from offramp.core.batch import Batch
-from offramp.core.loop import every_exit, run
+from offramp.core.loop import run, run_all_exits
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitOutput
 from offramp.errors import BadModel, BadValue
-from offramp.files.faults import loading
-from offramp.files.writing import apply_umask, write_together
+from offramp.files.load_errors import loading
+from offramp.files.writing import apply_umask, replace_files
 from offramp.model import card, guarantee
 from offramp.model.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
 from offramp.model.exits import Exits
 from offramp.model.tokenizer import load_tokenizer
+from offramp.originals.width.gated_layers import GatedLayers
 from offramp.originals.width.gates import Gates
-from offramp.originals.width.spec import width_of
-from offramp.originals.width.walk import GatedLayers
+from offramp.originals.width.spec import parse_width
 from offramp.policies import Policy
 from offramp.policies.thresholds import Threshold
 from offramp.runtimes.replay import Replay
 from offramp.runtimes.torch import TorchStepper
 
-__all__ = ["AdaptiveModel", "AdaptiveOutput", "check_kind"]
+__all__ = ["AdaptiveModel", "AdaptiveOutput", "check_model_type"]
 
 logger = logging.getLogger("offramp")
 
 
 @dataclass
 class AdaptiveOutput(ModelOutput):
-    """The answers, and where each row left; every exit's answer in training and on request."""
+    """The output of `AdaptiveModel.forward`; the fields `exit_*` are set in training and with `output_exits=True`."""
 
     loss: Tensor | None = None
-    logits: Tensor | None = None  # (rows, classes), at the exit where the row left; of spans their summary
-    start_logits: Tensor | None = None  # (rows, tokens), of spans, at the exit where the row left
+    logits: Tensor | None = None  # (rows, classes), at the exit of each row; for question answering a summary
+    start_logits: Tensor | None = None  # (rows, tokens), question answering only, at the exit of each row
     end_logits: Tensor | None = None
-    exit_layer: Tensor | None = None  # (rows,); 0: on the embeddings
+    exit_layer: Tensor | None = None  # (rows,); 0: the embeddings
     exit_logits: Tensor | None = None  # (rows, exits, classes)
-    exit_uncertainty: Tensor | None = None  # (rows, exits), where the model has an LTE module
-    # in training: each exit's answer apart, so that unused heads get no gradient
-    exits: tuple[ExitOutput, ...] | None = None
+    exit_uncertainty: Tensor | None = None  # (rows, exits), if the model has a learning-to-exit module
+    exits: tuple[ExitOutput, ...] | None = None  # in training: separate outputs, so that unused heads get no gradient
 
 
 class AdaptiveModel(PreTrainedModel):
-    """An encoder that can be stepped, exits that can answer, and a policy that says who may leave.
+    """An encoder with exits on its layers and an exit policy.
 
     >>> from offramp import AdaptiveModel
     >>> model = AdaptiveModel.from_pretrained("folder")                        # doctest: +SKIP
@@ -85,14 +84,14 @@ class AdaptiveModel(PreTrainedModel):
         super().__init__(config)
         self.backbone: nn.Module = config.family.build(config.backbone)
         self.exits = Exits(config)
-        self.gates = gates_of(config)
+        self.gates = build_gates(config)
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._hub_options: dict[str, Any] = {}
-        self.gates_are_open = False  # nothing is pruned; set while a model with gates learns its task, not saved
-        self.gradient_equilibrium = False  # in training, see TorchStepper; set by a recipe, not saved
+        self.gates_are_open = False  # disables pruning, for training without it; not saved
+        self.gradient_equilibrium = False  # see TorchStepper; set by training recipes, not saved
         self.post_init()
 
-    # -- where models come from ------------------------------------------------------------------
+    # -- loading and saving ----------------------------------------------------------------------
 
     @classmethod
     def from_backbone(
@@ -113,16 +112,27 @@ class AdaptiveModel(PreTrainedModel):
         query_width: int = QUERY_WIDTH,
         **options: Any,
     ) -> AdaptiveModel:
-        """Put exits on an encoder or on a fine-tuned classifier (a folder or a name on the Hub).
+        """Add exits to a pre-trained encoder or a fine-tuned classifier.
 
-        `exits` is "all" or a list of layers from 1; the last layer always has one. `heads` is linear, pooler,
-        shared, family or attention (so many `queries` over the tokens, each `query_width` wide); `pooling` first or
-        mean; `num_layers` takes only the first so many layers.
-        New heads are random: train them before you believe an answer. A classifier keeps its own head
-        and its labels at the last exit; `labels` may name them in another order or spelling, other names need
-        `fresh_head`, which leaves that head out.
+        New heads have random weights and must be trained. A classifier keeps its own head and labels at the last exit.
+
+        Args:
+            checkpoint: A folder, or a model's name on the Hub.
+            exits: "all", or a list of layers, counted from 1. The last layer always has an exit.
+            heads: linear, pooler, shared, family or attention (default: "auto").
+            pooling: first or mean (default: "auto", which depends on the heads).
+            num_labels: Number of labels, if they have no names.
+            labels: Names of the labels. For a classifier, its own names in any order or case.
+            problem_type: As in transformers, such as "multi_label_classification".
+            num_layers: Use only the first `num_layers` layers.
+            policy: The exit policy, such as "entropy:0.2".
+            lte: Add BERxiT's learning-to-exit module.
+            fresh_head: Replace a classifier's own head with a new one, for example for other labels.
+            queries: Number of queries of attention heads.
+            query_width: Size of each query's output.
+            options: Passed to `from_pretrained` of transformers, such as `revision` and `dtype`.
         """
-        asked = ExitOptions(
+        exit_options = ExitOptions(
             exits,
             heads,
             pooling,
@@ -137,50 +147,50 @@ class AdaptiveModel(PreTrainedModel):
             query_width,
         )
         options = _with_dtype(options)
-        attached = attach(str(checkpoint), asked, **options)
+        attached = attach(str(checkpoint), exit_options, **options)
         model = cls(attached.config)
-        absent, unknown = model.load_state_dict(attached.weights, strict=False)
-        lost = [key for key in absent if key.startswith("backbone.")]
-        if lost or unknown:
-            raise BadModel(f"{checkpoint}: weights without a place: {', '.join([*lost, *unknown][:5])}.")
+        missing, unexpected = model.load_state_dict(attached.weights, strict=False)
+        missing = [key for key in missing if key.startswith("backbone.")]
+        if missing or unexpected:
+            keys = ", ".join([*missing, *unexpected][:5])
+            raise BadModel(f"{checkpoint}: missing or unexpected weights in the checkpoint: {keys}.")
         model.to(attached.config.backbone.dtype)
         model.config._name_or_path = model.name_or_path = str(checkpoint)
         model._hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
-        model.config.choose(policy)
+        model.config.resolve_policy(policy)
         return model.eval()
 
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, **options: Any) -> Any:
-        """Load a model folder (or a name on the Hub); every weight has to be there, and none too many.
+        """Load a model folder, or a model from the Hub; missing and unexpected weights raise `BadModel`.
 
-        Float32 unless `dtype` or a `device_map` is given, whatever the file holds: half precision is
-        slow on a CPU.
+        The dtype is float32 unless `dtype` or `device_map` is set, because half precision is slow on most CPUs.
         """
-        wants_report = options.pop("output_loading_info", False)
+        return_report = options.pop("output_loading_info", False)
         options = _with_dtype(options)
         hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
         with loading(name):
             if "config" not in options:
-                check_kind(name, hub_options)
-            options["ignore_mismatched_sizes"] = True  # we name them ourselves
+                check_model_type(name, hub_options)
+            options["ignore_mismatched_sizes"] = True  # reported below
             model, report = super().from_pretrained(name, *args, output_loading_info=True, **options)
-        wrong = [
-            f"{key} is {tuple(there)} instead of {tuple(expected)}"
-            for key, there, expected in sorted(report["mismatched_keys"])
+        errors = [
+            f"{key} has shape {tuple(shape)} instead of {tuple(expected)}"
+            for key, shape, expected in sorted(report["mismatched_keys"])
         ]
-        wrong += [f"{key} is missing" for key in sorted(report["missing_keys"])]
-        wrong += [f"{key} is not ours" for key in sorted(report["unexpected_keys"])]
-        if wrong:
-            rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-            raise BadModel(f"{name} does not hold the model of its config: {', '.join(wrong[:5])}{rest}.")
+        errors += [f"{key} is missing" for key in sorted(report["missing_keys"])]
+        errors += [f"{key} is unexpected" for key in sorted(report["unexpected_keys"])]
+        if errors:
+            more = f" and {len(errors) - 5} more" if len(errors) > 5 else ""
+            raise BadModel(f"The weights of {name} do not match its config.json: {', '.join(errors[:5])}{more}.")
         model._hub_options = hub_options
         model._drop_stale_guarantee(str(name))
-        return (model, report) if wants_report else model
+        return (model, report) if return_report else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
-        """Write an ordinary model folder: config, weights, tokenizer, and a model card if there is none.
+        """Write a model folder: config, weights, tokenizer, and a model card unless you have written your own.
 
-        What was promised of the model goes along, with its evidence, only if this still is that model.
+        The guarantee and its calibration results are saved only if the model has not changed since the calibration.
         """
         self._drop_stale_guarantee("The model")
         super().save_pretrained(save_directory, *args, **options)
@@ -197,16 +207,16 @@ class AdaptiveModel(PreTrainedModel):
                 self.tokenizer.save_pretrained(folder)
             except BadModel as err:
                 logger.warning("Saved without a tokenizer: %s", err)
-        write_together(card.new_card(self.config, folder))
+        replace_files(card.new_card(self.config, folder))
 
     def _drop_stale_guarantee(self, name: str) -> None:
         if not self.config.calibrated:
             return
         try:
-            now = self.runner().fingerprint
-        except BadModel:  # without its tokenizer it is not what was tested
-            now = ""
-        guarantee.drop_if_stale(self.config, name, now, "torch", self.stepper.dtype)
+            fingerprint = self.runner().fingerprint
+        except BadModel:  # no tokenizer, so this is not the tested model
+            fingerprint = ""
+        guarantee.drop_if_stale(self.config, name, fingerprint, "torch", self.stepper.dtype)
 
     def push_to_hub(
         self,
@@ -218,7 +228,7 @@ class AdaptiveModel(PreTrainedModel):
         commit_message: str = "Upload an adaptive model",
         create_pr: bool = False,
     ) -> str:
-        """Upload the model folder, our card and the tokenizer with it; returns the commit's address."""
+        """Upload the model folder with the model card and the tokenizer; return the commit's URL."""
         api = HfApi(token=token)
         repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         with TemporaryDirectory() as folder:
@@ -235,10 +245,10 @@ class AdaptiveModel(PreTrainedModel):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer that lies beside the weights, loaded when first needed; may be set."""
+        """The tokenizer of the model folder, loaded on first use. Can be set."""
         if self._tokenizer is None:
             if not self.name_or_path:
-                raise BadModel("This model was not loaded from a folder: set model.tokenizer before it reads texts.")
+                raise BadModel("The model was not loaded from a folder and has no tokenizer. Set model.tokenizer.")
             self._tokenizer = load_tokenizer(str(self.name_or_path), self.config, self._hub_options)
         return self._tokenizer
 
@@ -247,16 +257,16 @@ class AdaptiveModel(PreTrainedModel):
         self._tokenizer = tokenizer
 
     def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Module:
-        """Another vocabulary size; the backbone's config hears of it too."""
+        """Resize the word embeddings and update the backbone's config."""
         embeddings: nn.Embedding = super().resize_token_embeddings(*args, **options)
         self.config.backbone.vocab_size = embeddings.num_embeddings
         return embeddings
 
-    # -- how models answer -----------------------------------------------------------------------
+    # -- prediction ------------------------------------------------------------------------------
 
     @property
     def stepper(self) -> TorchStepper:
-        """The backbone and its exits as the loop sees them."""
+        """The backbone and its exit heads as a stepper for the early-exit loop."""
         config: AdaptiveConfig = self.config
         equilibrium = self.training and self.gradient_equilibrium
         width = None if self.gates is None or self.gates_are_open else GatedLayers(self.gates)
@@ -264,18 +274,18 @@ class AdaptiveModel(PreTrainedModel):
         return TorchStepper(*parts, equilibrium, width, bool(config.faithful))
 
     def add_gates(self, width: dict[str, Any]) -> None:
-        """Give every layer fresh gates; about half of what they prune is pruned until they are trained."""
+        """Add untrained gates to every layer; they prune about half of the heads and channels until trained."""
         if self.gates is not None:
-            raise BadValue(f"{self.name_or_path or 'The model'} has gates already; start from a model without.")
+            raise BadValue(f"{self.name_or_path or 'The model'} already has gates. Start from a model without gates.")
         if not self.config.family.has_gates:
             raise BadValue(
-                f"Gates do not fit the layers of {self.config.family.name}; they fit {', '.join(gated_families())}."
+                f"Gates are not supported for {self.config.family.name}. Supported: {', '.join(gated_families())}."
             )
-        asked = width_of(width)
-        assert asked is not None
-        asked.check(self.config.num_heads, self.config.num_channels)
-        self.config.width = asked.to_dict()
-        self.gates = gates_of(self.config)
+        gate_options = parse_width(width)
+        assert gate_options is not None
+        gate_options.check(self.config.num_heads, self.config.num_channels)
+        self.config.width = gate_options.to_dict()
+        self.gates = build_gates(self.config)
         assert self.gates is not None
         for module in self.gates.modules():
             if isinstance(module, nn.Linear):
@@ -284,7 +294,7 @@ class AdaptiveModel(PreTrainedModel):
         self.gates.to(self.device)
 
     def runner(self, max_length: int | None = None) -> Runner:
-        """The model with its tokenizer, as everything above the loop takes it."""
+        """Return a runner: the model with its tokenizer, for prediction, evaluation and calibration."""
         return Runner(str(self.name_or_path), self.config, self.tokenizer, self.stepper, max_length)
 
     def forward(
@@ -301,45 +311,44 @@ class AdaptiveModel(PreTrainedModel):
         max_layers: int | None = None,
         output_exits: bool = False,
     ) -> AdaptiveOutput:
-        """Answer a batch; rows leave early in evaluation mode, by the config's policy unless one is given.
+        """Run a batch; in evaluation mode with early exits, by `policy` or else the config's policy.
 
-        In training mode, with labels or with `output_exits`, every exit answers for every row. The loss
-        is the plain sum of the exits' losses. In evaluation mode `logits` are the policy's choice all
-        the same.
+        In training mode, with labels or with `output_exits`, all exits are computed for all rows, and the loss is the
+        sum of their losses. In evaluation mode `logits` are still those at the exit that the policy chooses.
 
-        Spans: `labels` are (rows, 2), or `start_positions` and `end_positions`; `marks` (rows, tokens) say where an
-        answer may end (1) and where it may also start (3), everywhere without them.
+        Question answering: pass `labels` (rows, 2), or `start_positions` and `end_positions`. `marks` (rows, tokens)
+        are 1 where an answer may end and 3 where it may start or end (default: everywhere).
         """
-        batch = Batch.of_tensors(input_ids, attention_mask, token_type_ids, marks)
+        batch = Batch.from_tensors(input_ids, attention_mask, token_type_ids, marks)
         if start_positions is not None and end_positions is not None:
             labels = torch.stack([start_positions.view(-1), end_positions.view(-1)], dim=1)
         stepper = self.stepper
-        chosen = None if self.training else self.config.choose(policy, threshold)
-        if chosen is not None and labels is None and not output_exits:
-            answered = run(stepper, batch, chosen, max_layers)
-            more = self.config.answer_type.model_outputs(answered.tokens, input_ids.shape[1])
-            return AdaptiveOutput(logits=answered.logits, exit_layer=answered.layer, **more)
-        every = every_exit(stepper, batch)
+        exit_policy = None if self.training else self.config.resolve_policy(policy, threshold)
+        if exit_policy is not None and labels is None and not output_exits:
+            result = run(stepper, batch, exit_policy, max_layers)
+            token_outputs = self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1])
+            return AdaptiveOutput(logits=result.logits, exit_layer=result.layer, **token_outputs)
+        outputs = run_all_exits(stepper, batch)
         loss = None
         if labels is not None:
-            losses = [said.answer_type.loss(said.raw, labels) for said in self.trained_exits(every)]
+            losses = [output.answer_type.loss(output.raw, labels) for output in self.trained_exits(outputs)]
             loss = torch.stack(losses).sum()
-        answered = run(Replay(every), batch, policies.Never() if chosen is None else chosen, max_layers)
-        uncertainty = [said.uncertainty for said in every if said.uncertainty is not None]
+        result = run(Replay(outputs), batch, policies.Never() if exit_policy is None else exit_policy, max_layers)
+        uncertainty = [output.uncertainty for output in outputs if output.uncertainty is not None]
         return AdaptiveOutput(
             loss=loss,
-            logits=answered.logits,
-            **self.config.answer_type.model_outputs(answered.tokens, input_ids.shape[1]),
-            exit_layer=answered.layer,
-            exit_logits=torch.stack([said.logits for said in every], dim=1),
+            logits=result.logits,
+            **self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1]),
+            exit_layer=result.layer,
+            exit_logits=torch.stack([output.logits for output in outputs], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
-            exits=every if self.training else None,
+            exits=outputs if self.training else None,
         )
 
-    def trained_exits(self, every: tuple[ExitOutput, ...]) -> list[ExitOutput]:
-        """The exits that a loss is for: all but a faithful model's last ramp, which no original trains."""
-        ramps = len(every) - len(self.config.exit_specs)
-        return [said for said in every if not (ramps and said.exit == len(every) - 1)]
+    def trained_exits(self, outputs: tuple[ExitOutput, ...]) -> list[ExitOutput]:
+        """Return the outputs that the loss is computed on: all but a faithful model's ramp, which is never trained."""
+        num_ramps = len(outputs) - len(self.config.exit_specs)
+        return [output for output in outputs if not (num_ramps and output.exit == len(outputs) - 1)]
 
     def predict(
         self,
@@ -352,11 +361,18 @@ class AdaptiveModel(PreTrainedModel):
         chunk: int | None = None,
         progress: bool | None = None,
     ) -> Iterator[Answer]:
-        """Answers to texts or pairs, in their order; `texts` may be an endless iterator.
+        """Yield one prediction per text or pair of texts, in their order; `texts` may be an endless iterator.
 
-        Texts are read in chunks, sorted by length, and batched by a budget of tokens, so memory stays bounded however
-        many there are. A chunk (4,096 texts, or `chunk`) is read before its first answer: with `chunk=1` a live queue
-        gets each answer before it is asked for the next text. Mistakes in the options raise here.
+        Texts are read in chunks, sorted by length and batched, so memory use is bounded. Invalid options raise at once.
+
+        Args:
+            texts: Texts, or pairs of texts.
+            policy: The exit policy, such as "entropy:0.2" (default: the model's).
+            threshold: The policy's threshold (default: the model's).
+            max_layers: Maximum number of layers to run.
+            batch_tokens: Maximum number of padded tokens in a batch (default: depends on the device).
+            chunk: Number of texts to read before the first prediction (default: 4096). Use 1 for live queues.
+            progress: Show a progress bar (default: on a terminal, if it takes long).
         """
         return self.runner().predict(
             texts,
@@ -369,13 +385,13 @@ class AdaptiveModel(PreTrainedModel):
         )
 
     def answer(self, *example: str, **options: Any) -> Any:
-        """The answer to one example: a text, a pair, a question and its context; options are those of `predict`."""
-        (found,) = self.runner().predict([example[0] if len(example) == 1 else example], **options)
-        return found
+        """Return the prediction for one text, one pair, or one question and its context; see `predict` for options."""
+        (prediction,) = self.runner().predict([example[0] if len(example) == 1 else example], **options)
+        return prediction
 
 
-def gates_of(config: AdaptiveConfig) -> Gates | None:
-    """The gates that a config asks for."""
+def build_gates(config: AdaptiveConfig) -> Gates | None:
+    """Build the gates of a config; None if it has none."""
     if config.gating is None:
         return None
     eps = float(getattr(config.backbone, "layer_norm_eps", 1e-12))
@@ -384,7 +400,7 @@ def gates_of(config: AdaptiveConfig) -> Gates | None:
 
 
 def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
-    """Float32 where nobody asked for a type and the library does not place the model itself."""
+    """Return the options with `dtype` float32 as default, unless `device_map` is set."""
     options = dict(options)
     dtype = options.pop("torch_dtype", None) or options.pop("dtype", None)
     if dtype in (None, "auto") and options.get("device_map") is None:
@@ -392,16 +408,16 @@ def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
     return options if dtype is None else options | {"dtype": dtype}
 
 
-def check_kind(name: Any, hub_options: dict[str, Any]) -> None:
-    """Refuse a model that is not ours before its config is forced into ours."""
+def check_model_type(name: Any, hub_options: dict[str, Any]) -> None:
+    """Raise `BadModel` if the config.json is not that of an offramp model."""
     config, _ = AdaptiveConfig.get_config_dict(name, **hub_options)
     if not config:
         raise OSError("it has no config.json")
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
-        raise BadModel(f'{name}: config.json says as `model_type` {kind!r:.60}; a model of ours says "offramp".')
-    if kind != "offramp":
-        raise BadModel(f"{name} is a plain {kind} model; put exits on it with AdaptiveModel.from_backbone.")
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise BadModel(f'{name}: config.json: `model_type` must be "offramp", got {model_type!r:.60}.')
+    if model_type != "offramp":
+        raise BadModel(f"{name} is a {model_type} model without exits. Add exits with AdaptiveModel.from_backbone.")
 
 
 AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

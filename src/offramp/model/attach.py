@@ -1,4 +1,4 @@
-"""Put exits on a checkpoint: any encoder of a known family, or a classifier that was fine-tuned from one."""
+"""Add exits to a checkpoint: an encoder of a supported family, or a classifier that was fine-tuned from one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from offramp import policies
-from offramp.answers import ANSWER_TYPES, AnswerType, type_of_architectures
-from offramp.encoders import Family, OwnHead
+from offramp.answers import ANSWER_TYPES, AnswerType, answer_type_of_architectures
+from offramp.encoders import Family, HeadModules
 from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from offramp.model.config import (
     HEADS,
     POOLINGS,
@@ -30,7 +30,7 @@ from offramp.model.config import (
     family_of,
 )
 
-__all__ = ["HUB_OPTIONS", "Attached", "ExitOptions", "add_exits", "attach"]
+__all__ = ["HUB_OPTIONS", "AttachResult", "ExitOptions", "add_exits", "attach"]
 
 logger = logging.getLogger("offramp")
 
@@ -39,233 +39,248 @@ HUB_OPTIONS = ("revision", "cache_dir", "token", "subfolder", "local_files_only"
 
 @dataclass(frozen=True)
 class ExitOptions:
-    """The exits that a caller asks for on a backbone; `auto` is explained in docs/architecture.md."""
+    """The exits to add to a backbone; `auto` is explained in docs/explanation/decisions.md."""
 
     exits: str | Iterable[int] = "all"
     heads: str = "auto"  # linear, pooler, shared, family, attention
-    pooling: str = "auto"  # first, mean; tokens where every token is answered
+    pooling: str = "auto"  # first, mean; for per-token answer types: tokens
     num_labels: int | None = None
     labels: Sequence[str] | None = None
     problem_type: str | None = None
-    num_layers: int | None = None  # only the first so many
+    num_layers: int | None = None  # use only the first layers
     policy: str | policies.Policy = "never"
     lte: bool = False
-    fresh_head: bool = False  # leave a classifier's own head out
-    queries: int = QUERIES  # of heads that read with attention
+    fresh_head: bool = False  # replace a classifier's own head
+    queries: int = QUERIES  # for attention heads
     query_width: int = QUERY_WIDTH
 
     @property
     def per_token(self) -> bool:
-        """Whether every token is answered."""
+        """Whether the model has an output per token."""
         return self.problem_type in ANSWER_TYPES and ANSWER_TYPES[str(self.problem_type)].per_token
 
     @property
     def fixed_labels(self) -> tuple[str, ...] | None:
-        """What the outputs are called, whoever asks."""
+        """The labels, if the answer type determines them."""
         known = self.problem_type in ANSWER_TYPES
         return ANSWER_TYPES[str(self.problem_type)].fixed_labels if known else None
 
     @property
     def architecture(self) -> str:
-        """The end of the name of transformers' class that has such a head."""
+        """The suffix of the transformers class for this problem type, such as ForSequenceClassification."""
         known = self.problem_type in ANSWER_TYPES
         return (ANSWER_TYPES[str(self.problem_type)] if known else AnswerType).architecture
 
 
 @dataclass(frozen=True)
-class Attached:
-    """A config, and the weights that came with the checkpoint, named as our model names them."""
+class AttachResult:
+    """The config of the new model, and the checkpoint's weights under the new model's names."""
 
     config: AdaptiveConfig
     weights: dict[str, Tensor]
 
 
-def attach(checkpoint: str, asked: ExitOptions, **options: Any) -> Attached:
-    """Read a checkpoint and say what our model over it looks like.
+def attach(checkpoint: str, exit_options: ExitOptions, **load_options: Any) -> AttachResult:
+    """Load a checkpoint and return the config and weights of the model with exits.
 
-    A fine-tuned classifier keeps its head, its labels and what it reads at the last exit, unless another number of
-    labels, a fresh head or fewer layers are asked for. `options` go to Hugging Face's `from_pretrained`.
+    A fine-tuned classifier keeps its head, labels and pooling at the last exit, unless another number of labels, a
+    fresh head or fewer layers are requested. `load_options` are passed to `from_pretrained`.
     """
     with loading(checkpoint):
-        backbone = AutoConfig.from_pretrained(checkpoint, **_for_config(options))
+        backbone = AutoConfig.from_pretrained(checkpoint, **_hub_options(load_options))
     if backbone.model_type == "offramp":
-        raise BadModel(f"{checkpoint} is an offramp model already; load it with AdaptiveModel.from_pretrained.")
+        raise BadModel(f"{checkpoint} already is an offramp model. Load it with AdaptiveModel.from_pretrained.")
     family = family_of(backbone)
-    if asked.problem_type is None and (own_type := type_of_architectures(backbone.architectures or ())) is not None:
-        asked = replace(asked, problem_type=own_type.name)
-    shortened = _shorten(backbone, asked.num_layers)
-    names = _own_labels(checkpoint, backbone, asked)
-    own = names is not None and not shortened
-    if own and family.name == "elasticbert":
-        raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT; make a model of it with `offramp convert`.")
-    kind: Any = getattr(transformers, f"AutoModel{asked.architecture}") if own else AutoModel
-    source, encoder, dtype = _load(checkpoint, backbone, kind, shortened, options)
+    answer_type = answer_type_of_architectures(backbone.architectures or ())
+    if exit_options.problem_type is None and answer_type is not None:
+        exit_options = replace(exit_options, problem_type=answer_type.name)
+    shortened = _shorten(backbone, exit_options.num_layers)
+    labels = _head_labels(checkpoint, backbone, exit_options)
+    keeps_head = labels is not None and not shortened
+    if keeps_head and family.name == "elasticbert":
+        raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT model. Convert it with `offramp convert`.")
+    model_class: Any = getattr(transformers, f"AutoModel{exit_options.architecture}") if keeps_head else AutoModel
+    source, encoder, dtype = _load(checkpoint, backbone, model_class, shortened, load_options)
     backbone.dtype = dtype
-    backbone._name_or_path = ""  # where it lay on this machine is nobody's business
-    config = _config(backbone, family, asked, names, own)
+    backbone._name_or_path = ""  # do not publish local paths
+    config = _build_config(backbone, family, exit_options, labels, keeps_head)
     weights = {f"backbone.{key}": value for key, value in encoder.items() if not _is_pooler(key)}
-    weights |= _heads(config, family, encoder, source if own else None, _own_head(family, backbone, asked))
-    return Attached(config, _in_order(weights, config, names) if own else weights)
+    head_modules = _original_head(family, backbone, exit_options)
+    weights |= _head_weights(config, family, encoder, source if keeps_head else None, head_modules)
+    return AttachResult(config, _reorder_classifier(weights, config, labels) if keeps_head else weights)
 
 
-def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], asked: ExitOptions) -> Attached:
-    """More exits on a model of ours that has one, behind its last layer; that one stays as it is."""
+def add_exits(config: AdaptiveConfig, weights: Mapping[str, Tensor], exit_options: ExitOptions) -> AttachResult:
+    """Add early exits to an offramp model that only has the last exit, which stays unchanged."""
     family, backbone = config.family, config.backbone
-    asked = replace(asked, problem_type=config.answer_type.name)
-    heads, _ = style = _style(family, backbone, asked)
-    (own,) = config.exit_specs
-    specs = _specs(exit_layers(asked.exits, config.num_layers), style, asked)
-    new = copy.deepcopy(config)
-    new.exits = [spec.to_dict() for spec in (*specs[:-1], own)]
-    new.lte = asked.lte
-    last = f"exits.{own.layer}"
+    exit_options = replace(exit_options, problem_type=config.answer_type.name)
+    heads, pooling = _resolve_heads(family, backbone, exit_options)
+    (last,) = config.exit_specs
+    early = _build_specs(exit_layers(exit_options.exits, config.num_layers), heads, pooling, exit_options)[:-1]
+    new_config = copy.deepcopy(config)
+    new_config.exits = [spec.to_dict() for spec in (*early, last)]
+    new_config.lte = exit_options.lte
     copies: dict[str, Tensor] = {}
-    for part in ("weight", "bias"):  # what its pooler learnt is where the others' start
-        learnt = weights.get(f"{last}.dense.{part}")
-        if heads == "pooler" and learnt is not None:
-            copies |= {f"exits.{spec.layer}.dense.{part}": learnt.clone() for spec in specs[:-1]}
+    for part in ("weight", "bias"):  # initialise poolers and norms from those of the last exit
+        pooler = weights.get(f"exits.{last.layer}.dense.{part}")
+        if heads == "pooler" and pooler is not None:
+            copies |= {f"exits.{spec.layer}.dense.{part}": pooler.clone() for spec in early}
         norm = weights.get(f"backbone.final_norm.{part}")
         if family.pre_norm and norm is not None:
-            copies |= {f"exits.{spec.layer}.input_norm.{part}": norm.clone() for spec in specs[:-1]}
-    return Attached(new, {**weights, **copies})
+            copies |= {f"exits.{spec.layer}.input_norm.{part}": norm.clone() for spec in early}
+    return AttachResult(new_config, {**weights, **copies})
 
 
-def _for_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: options[key] for key in HUB_OPTIONS if key in options}
+def _hub_options(load_options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: load_options[key] for key in HUB_OPTIONS if key in load_options}
 
 
 def _shorten(backbone: PreTrainedConfig, layers: int | None) -> bool:
+    """Reduce the backbone's config to its first `layers` layers; return whether it was changed."""
     depth = backbone.num_hidden_layers
-    if hasattr(backbone, "num_output_layers"):  # ElasticBERT: never more poolers than layers
+    if hasattr(backbone, "num_output_layers"):  # ElasticBERT: at most one pooler per layer
         backbone.num_output_layers = min(backbone.num_output_layers, layers or depth)
     if layers is None or layers == depth:
         return False
     if not 1 <= layers < depth:
-        raise BadValue(f"num_layers is {layers}; the checkpoint has {depth} layers.")
+        raise BadValue(f"`num_layers` must be between 1 and {depth} (the checkpoint's layers), got {layers}.")
     if getattr(backbone, "num_hidden_groups", 1) > 1:
-        raise BadValue("An ALBERT with several layer groups cannot be cut: the groups are spread over its full depth.")
+        raise BadValue("`num_layers=` does not support ALBERT models with several layer groups.")
     backbone.num_hidden_layers = layers
     if getattr(backbone, "layer_types", None):
         backbone.layer_types = backbone.layer_types[:layers]
     return True
 
 
-def _is_of(backbone: PreTrainedConfig, kind: str) -> bool:
-    return any(name.endswith(kind) for name in backbone.architectures or ())
+def _head_labels(checkpoint: str, backbone: PreTrainedConfig, exit_options: ExitOptions) -> list[str] | None:
+    """Return the labels of a classifier in the order of its head, as requested; None if its head is not used.
 
-
-def _own_labels(checkpoint: str, backbone: PreTrainedConfig, asked: ExitOptions) -> list[str] | None:
-    """A classifier's classes in the order of its head, called as they are asked for; None: its head is not kept.
-
-    Classes are matched by name, whatever their case and order. Those that nobody named (LABEL_0, …), and numbers from
-    0 on, stand for positions. Other names would turn answers round, so they need a fresh head.
+    Labels are matched by name, ignoring case and order. Generic names (LABEL_0, …) and requested names 0, 1, … are
+    matched by position. Other names would assign predictions to the wrong labels, so they need a fresh head.
     """
-    if not _is_of(backbone, asked.architecture) or asked.fresh_head:
+    has_head = any(name.endswith(exit_options.architecture) for name in backbone.architectures or ())
+    if not has_head or exit_options.fresh_head:
         return None
-    if asked.fixed_labels is not None:
-        return list(asked.fixed_labels)
+    if exit_options.fixed_labels is not None:
+        return list(exit_options.fixed_labels)
     own = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
-    count = len(asked.labels) if asked.labels is not None else asked.num_labels
+    requested = exit_options.labels
+    count = len(requested) if requested is not None else exit_options.num_labels
     if count not in (None, len(own)):
         logger.warning(
-            "%s answers with %d classes and %s are asked for: its own head is left out.", checkpoint, len(own), count
+            "%s has %d labels, but %s are requested: its head is replaced by a new, untrained one.",
+            checkpoint,
+            len(own),
+            count,
         )
         return None
-    if asked.labels is None:
+    if requested is None:
         return own
-    by_name = {label.casefold(): label for label in asked.labels}
+    by_name = {label.casefold(): label for label in requested}
     if {name.casefold() for name in own} == set(by_name):
         return [by_name[name.casefold()] for name in own]
-    if all(re.fullmatch(r"LABEL_\d+", name) for name in own) or [*asked.labels] == [str(i) for i in range(len(own))]:
-        return [*asked.labels]
-    if len(own) == 1:  # a regression's one output
-        return [*asked.labels]
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in own) or [*requested] == [str(i) for i in range(len(own))]:
+        return [*requested]
+    if len(own) == 1:  # the output of a regression
+        return [*requested]
     raise BadValue(
-        f"{checkpoint} answers with {', '.join(own)}, and {', '.join(asked.labels)} are asked for; name them alike, or "
-        "ask for a fresh head (`fresh_head=True`), which has to be trained."
+        f"The labels of {checkpoint} are {', '.join(own)}, but {', '.join(requested)} are requested. Use the same "
+        "names, or train a new head with `fresh_head=True`."
     )
 
 
-def _in_order(weights: dict[str, Tensor], config: AdaptiveConfig, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The last classifier's rows in the order of the config's labels."""
-    if names is None or tuple(names) == config.labels or set(names) != set(config.labels):
+def _reorder_classifier(
+    weights: dict[str, Tensor], config: AdaptiveConfig, labels: Sequence[str] | None
+) -> dict[str, Tensor]:
+    """Return the weights with the rows of the last classifier in the order of the config's labels."""
+    if labels is None or tuple(labels) == config.labels or set(labels) != set(config.labels):
         return weights
-    order = torch.tensor([list(names).index(label) for label in config.labels])
+    order = torch.tensor([list(labels).index(label) for label in config.labels])
     last = f"exits.{config.exit_specs[-1].layer}.classifier"
     return weights | {key: weights[key][order] for key in (f"{last}.weight", f"{last}.bias") if key in weights}
 
 
 def _load(
-    checkpoint: str, backbone: PreTrainedConfig, kind: Any, shortened: bool, options: Mapping[str, Any]
+    checkpoint: str, backbone: PreTrainedConfig, model_class: Any, shortened: bool, load_options: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], torch.dtype]:
-    """The checkpoint's own state dict, its encoder's, and their type."""
-    own = kind is not AutoModel
+    """Return the state dicts of the checkpoint and of its encoder, and their dtype."""
+    has_head = model_class is not AutoModel
     with loading(checkpoint):
-        model, report = kind.from_pretrained(checkpoint, config=backbone, output_loading_info=True, **options)
+        model, report = model_class.from_pretrained(
+            checkpoint, config=backbone, output_loading_info=True, **load_options
+        )
     backbone._attn_implementation = model.config._attn_implementation
-    encoder = model.base_model if own else model
-    missing = {key for key in report["missing_keys"] if own or not _is_pooler(key)}
+    encoder = model.base_model if has_head else model
+    missing = {key for key in report["missing_keys"] if has_head or not _is_pooler(key)}
     if missing:
-        raise BadModel(f"{checkpoint} lacks {len(missing)} weights of its model: {_some(missing)}.")
-    if strange := [key for key in report["unexpected_keys"] if not shortened and _of_the_encoder(key)]:
-        raise BadModel(f"{checkpoint} holds weights that its config does not: {_some(strange)}.")
+        raise BadModel(f"{checkpoint} lacks {len(missing)} weights: {_list_keys(missing)}.")
+    if unexpected := [key for key in report["unexpected_keys"] if not shortened and _is_encoder_weight(key)]:
+        raise BadModel(f"{checkpoint} has weights that do not match its config.json: {_list_keys(unexpected)}.")
     if not backbone.architectures and any(key.startswith("classifier.") for key in report["unexpected_keys"]):
         raise BadModel(
-            f"{checkpoint} holds a classifier, but its config names no class for it; add "
-            '"architectures": ["…ForSequenceClassification"] to its config.json, or take the classifier out.'
+            f"{checkpoint} has a classifier, but its config.json has no `architectures`. Add "
+            '"architectures": ["…ForSequenceClassification"] to config.json, or remove the classifier\'s weights.'
         )
-    # a pooler that the checkpoint does not have is not a pre-trained one
-    absent = {key.split(".", 1)[1] if own else key for key in report["missing_keys"]}
-    kept = {key: value for key, value in encoder.state_dict().items() if key not in absent}
-    return model.state_dict(), kept, model.dtype
+    # a pooler that is missing in the checkpoint has random weights
+    random_keys = {key.split(".", 1)[1] if has_head else key for key in report["missing_keys"]}
+    loaded = {key: value for key, value in encoder.state_dict().items() if key not in random_keys}
+    return model.state_dict(), loaded, model.dtype
 
 
 def _is_pooler(key: str) -> bool:
     return "pooler." in key
 
 
-def _of_the_encoder(key: str) -> bool:
+def _is_encoder_weight(key: str) -> bool:
     return bool(re.search(r"(^|\.)(encoder|transformer|layers|embeddings)\.", key)) and not key.endswith("_ids")
 
 
-def _some(keys: Iterable[str]) -> str:
-    first = sorted(keys)
-    return ", ".join(first[:5]) + (f" and {len(first) - 5} more" if len(first) > 5 else "")
+def _list_keys(keys: Iterable[str]) -> str:
+    ordered = sorted(keys)
+    return ", ".join(ordered[:5]) + (f" and {len(ordered) - 5} more" if len(ordered) > 5 else "")
 
 
-def _config(
-    backbone: PreTrainedConfig, family: Family, asked: ExitOptions, names: Sequence[str] | None, own: bool
+def _build_config(
+    backbone: PreTrainedConfig,
+    family: Family,
+    exit_options: ExitOptions,
+    head_labels: Sequence[str] | None,
+    keeps_head: bool,
 ) -> AdaptiveConfig:
-    specs = _specs(exit_layers(asked.exits, backbone.num_hidden_layers), _style(family, backbone, asked), asked)
-    if own:
-        specs[-1] = replace(specs[-1], head="family", pooling=_own_head(family, backbone, asked).pooling)
-    labels = names if asked.labels is None else asked.labels
-    labels = asked.fixed_labels or labels
-    if (asked.num_labels is not None and asked.num_labels < 1) or (labels is not None and not labels):
-        raise BadValue("A model needs at least one label (one alone: a regression).")
-    naming: dict[str, Any] = {"num_labels": asked.num_labels or 2}
+    layers = exit_layers(exit_options.exits, backbone.num_hidden_layers)
+    heads, pooling = _resolve_heads(family, backbone, exit_options)
+    specs = _build_specs(layers, heads, pooling, exit_options)
+    if keeps_head:
+        specs[-1] = replace(specs[-1], head="family", pooling=_original_head(family, backbone, exit_options).pooling)
+    labels = head_labels if exit_options.labels is None else exit_options.labels
+    labels = exit_options.fixed_labels or labels
+    num_labels = exit_options.num_labels
+    if (num_labels is not None and num_labels < 1) or (labels is not None and not labels):
+        raise BadValue("A model needs at least one label (exactly one for a regression).")
+    label_options: dict[str, Any] = {"num_labels": num_labels or 2}
     if labels is not None:
-        if asked.num_labels not in (None, len(labels)):
-            raise BadValue(f"num_labels is {asked.num_labels}, but {len(labels)} labels are named.")
-        naming = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+        if num_labels not in (None, len(labels)):
+            raise BadValue(f"`num_labels` is {num_labels}, but there are {len(labels)} labels.")
+        label_options = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     return AdaptiveConfig(
         backbone=backbone,
         attn_implementation=backbone._attn_implementation,
         exits=specs,
-        policy=policies.parse(asked.policy).to_dict(),
-        lte=asked.lte,
-        problem_type=asked.problem_type or (None if names is None else backbone.problem_type),
-        **naming,
+        policy=policies.parse(exit_options.policy).to_dict(),
+        lte=exit_options.lte,
+        problem_type=exit_options.problem_type or (None if head_labels is None else backbone.problem_type),
+        **label_options,
     )
 
 
-def _specs(layers: Sequence[int], style: tuple[str, str], asked: ExitOptions) -> list[ExitSpec]:
-    own = (asked.queries, asked.query_width) if style[0] == "attention" else ()
-    return [ExitSpec(layer, *style, 1.0, *own) for layer in layers]
+def _build_specs(layers: Sequence[int], heads: str, pooling: str, exit_options: ExitOptions) -> list[ExitSpec]:
+    query_options = (exit_options.queries, exit_options.query_width) if heads == "attention" else ()
+    return [ExitSpec(layer, heads, pooling, 1.0, *query_options) for layer in layers]
 
 
-def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tuple[str, str]:
-    heads, pooling = asked.heads, asked.pooling
+def _resolve_heads(family: Family, backbone: PreTrainedConfig, exit_options: ExitOptions) -> tuple[str, str]:
+    """Return the heads and the pooling, with `auto` replaced, or raise if they do not fit together."""
+    heads, pooling = exit_options.heads, exit_options.pooling
     if heads != "auto" and heads not in HEADS:
         raise UnknownName("head", heads, ["auto", *HEADS])
     if pooling != "auto" and pooling not in POOLINGS:
@@ -273,52 +288,53 @@ def _style(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> tu
     if heads == "auto":
         heads = "pooler" if pooling == "first" or family.name == "elasticbert" else "linear"
     if pooling == "auto":
-        own = family.own_head(backbone).pooling
-        pooling = {"linear": "mean", "family": own, "attention": "queries"}.get(heads, "first")
-        pooling = "tokens" if asked.per_token else pooling
-    if heads != "attention" and (asked.queries, asked.query_width) != (QUERIES, QUERY_WIDTH):
-        raise BadValue(f"Only heads with attention have queries, and these are {heads}; say `heads='attention'`.")
-    if heads == "attention" and asked.per_token:
-        raise BadValue("Attention reads the tokens for one answer, and here every token has one; use linear heads.")
+        original = family.classifier_head(backbone).pooling
+        pooling = {"linear": "mean", "family": original, "attention": "queries"}.get(heads, "first")
+        pooling = "tokens" if exit_options.per_token else pooling
+    if heads != "attention" and (exit_options.queries, exit_options.query_width) != (QUERIES, QUERY_WIDTH):
+        raise BadValue(f"Only attention heads have queries, and the heads are {heads}. Set `heads='attention'`.")
+    if heads == "attention" and exit_options.per_token:
+        raise BadValue("Attention heads do not support an output per token. Set `heads='linear'`.")
     if (pooling == "queries") is not (heads == "attention"):
-        raise BadValue("Heads with attention read with their queries, and no others do; leave `pooling=` out.")
-    if (pooling == "tokens") is not asked.per_token:
-        raise BadValue("What is answered at every token is read there, and nothing else is; leave `pooling=` out.")
+        raise BadValue(f"Heads {heads!r} do not support pooling {pooling!r}. Remove `pooling=`.")
+    if (pooling == "tokens") is not exit_options.per_token:
+        need = "needs pooling 'tokens'" if exit_options.per_token else "does not support pooling 'tokens'"
+        raise BadValue(f"The problem type {need}. Remove `pooling=`.")
     return heads, pooling
 
 
-def _own_head(family: Family, backbone: PreTrainedConfig, asked: ExitOptions) -> OwnHead:
-    if not asked.per_token:
-        return family.own_head(backbone)
-    return family.token_head(ANSWER_TYPES[str(asked.problem_type)].head_module)
+def _original_head(family: Family, backbone: PreTrainedConfig, exit_options: ExitOptions) -> HeadModules:
+    if not exit_options.per_token:
+        return family.classifier_head(backbone)
+    return family.token_head(ANSWER_TYPES[str(exit_options.problem_type)].head_module)
 
 
-def _heads(
+def _head_weights(
     config: AdaptiveConfig,
     family: Family,
     encoder: Mapping[str, Tensor],
     source: Mapping[str, Tensor] | None,
-    own: OwnHead,
+    head_modules: HeadModules,
 ) -> dict[str, Tensor]:
-    """The exits' weights that the checkpoint brings: its poolers, its final norm, its own head."""
+    """Return the exit heads' weights that come from the checkpoint: poolers, the final norm, its own head."""
     weights: dict[str, Tensor] = {}
 
-    def take(name: str | None, target: str, where: Mapping[str, Tensor] = encoder) -> None:
+    def copy_module(name: str | None, target: str, state: Mapping[str, Tensor] = encoder) -> None:
         for part in ("weight", "bias"):
-            if f"{name}.{part}" in where:
-                weights[f"{target}.{part}"] = where[f"{name}.{part}"].clone()
+            if f"{name}.{part}" in state:
+                weights[f"{target}.{part}"] = state[f"{name}.{part}"].clone()
 
     specs = config.exit_specs
     for spec in specs:
         if spec.head == "pooler":
-            take(family.pooler(spec.layer), f"exits.{spec.layer}.dense")
+            copy_module(family.pooler(spec.layer), f"exits.{spec.layer}.dense")
         if spec.head == "shared":
-            take(family.pooler(spec.layer), "exits.shared.dense")
+            copy_module(family.pooler(spec.layer), "exits.shared.dense")
         if family.pre_norm and spec is not specs[-1]:
-            take("final_norm", f"exits.{spec.layer}.input_norm")
+            copy_module("final_norm", f"exits.{spec.layer}.input_norm")
     if source is not None:
         last = f"exits.{specs[-1].layer}"
-        take(own.dense, f"{last}.dense", source)
-        take(own.dense_norm, f"{last}.dense_norm", source)
-        take(own.classifier, f"{last}.classifier", source)
+        copy_module(head_modules.dense, f"{last}.dense", source)
+        copy_module(head_modules.dense_norm, f"{last}.dense_norm", source)
+        copy_module(head_modules.classifier, f"{last}.classifier", source)
     return weights

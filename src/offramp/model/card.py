@@ -1,4 +1,4 @@
-"""The model card that a saved folder gets."""
+"""The model card (README.md) of a model folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offramp.model.config import AdaptiveConfig
 
 __all__ = ["EVIDENCE", "model_card", "new_card"]
 
-EVIDENCE = "calibration.json"  # beside the config: what a guarantee rests on
+EVIDENCE = "calibration.json"  # the calibration results that a guarantee is based on
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
 
 TEMPLATE = """\
@@ -24,61 +24,83 @@ tags:
 {mark}
 # {title}
 
-An encoder of {layers} layers that leaves early: easy inputs stop at one of {count} exits, hard ones go on.
-ExportedGraphs with offramp.
+A {layers}-layer `{family}` encoder with {count} exits, built with offramp. Easy inputs exit at an early layer; hard \
+inputs run through all layers.
+{calibration}
+## Usage
 
-| | |
-|---|---|
-| backbone | {family}, {layers} layers of {hidden} |
-| answer | {problem} |
-| labels | {labels} |
-| policy | `{policy}` |
-{width}{guarantee}{notes}
-| exit on layer | head | reads |
-|---|---|---|
-{exits}
+```sh
+pip install offramp
+```
 
 ```python
 from offramp import AdaptiveModel
 
-model = AdaptiveModel.from_pretrained("this folder")
+model = AdaptiveModel.from_pretrained("path/to/this/model")
 {usage}
 ```
 
-{auto} once `import offramp` was said; without it the library only says that it does not know the model type `offramp`.
-"""
+After `import offramp` you can also load the model with {auto}.
+
+## Model details
+
+| | |
+|---|---|
+| Backbone | `{family}`, {layers} layers, hidden size {hidden_size} |
+| Task | {task} |
+| Labels | {labels} |
+| Exit policy | {policy} |
+{width}
+| Exit layer | Head | Pooling |
+|---|---|---|
+{exits}
+{notes}"""
 
 
 def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
-    """The card's file and its text; nothing where somebody wrote another one."""
+    """Return the card's path and text; empty if the folder has a card that offramp did not write."""
     file = folder / "README.md"
-    ours = not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes())
-    return {file: model_card(config)} if ours else {}
+    replaceable = not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes())
+    return {file: model_card(config)} if replaceable else {}
 
 
 def model_card(config: AdaptiveConfig) -> str:
-    """The card's text, from what the config knows."""
+    """Return the card as Markdown."""
     specs = config.exit_specs
     return TEMPLATE.format(
         **asdict(config.answer_type.card),
         family=config.family.name,
         layers=config.num_layers,
-        hidden=config.hidden_size,
+        hidden_size=config.hidden_size,
         count=len(specs),
-        problem=config.answer_type.title,
+        task=config.answer_type.title,
         labels=config.answer_type.describe_labels(config.labels),
-        policy=config.exit_policy,
-        width=_width(config),
-        guarantee=f"\n{config.calibrated['sentence']}\n" if config.calibrated else "",
-        notes=f"\n{config.notes}\n" if config.notes else "",
+        policy=config.exit_policy.describe(),
+        width=_width_row(config),
+        calibration=_calibration(config),
+        notes=_notes(config),
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
 
 
-def _width(config: AdaptiveConfig) -> str:
+def _calibration(config: AdaptiveConfig) -> str:
+    if not config.calibrated:
+        return ""
+    title = "Guarantee" if config.calibrated.get("guarantee") else "Calibration"
+    return f"\n## {title}\n\n{config.calibrated['sentence']}\n\nDetails are in `{EVIDENCE}`.\n"
+
+
+def _notes(config: AdaptiveConfig) -> str:
+    if not config.notes:
+        return ""
+    heading = "" if config.notes.startswith("#") else "## Notes\n\n"
+    return f"\n{heading}{config.notes}\n"
+
+
+def _width_row(config: AdaptiveConfig) -> str:
     width = config.gating
     if width is None:
         return ""
-    each = f"{width.head_group} heads, {width.block} channels together"
-    return f"| width | gates prune heads and channels per input ({each}), for {width.target:.0%} of the operations |\n"
+    groups = f"groups of {width.head_group} heads and {width.block} channels"
+    return f"| Width | gates prune heads and channels per input ({groups}), target {width.target:.0%} of the FLOPs |\n"

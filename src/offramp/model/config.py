@@ -1,4 +1,4 @@
-"""What a model folder's config.json says: the backbone's own config, the exits, the labels, the policy."""
+"""The config.json of a model folder: the backbone's config, the exits, the labels and the policy."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import SubConfigSpec
 
 from offramp import policies
-from offramp.answers import ANSWER_TYPES, AnswerType, usual_type
+from offramp.answers import ANSWER_TYPES, AnswerType, default_answer_type
 from offramp.answers.answer import Decoding
-from offramp.core.stepper import ExitPoint, ModelSpec, points_on
+from offramp.core.stepper import ExitPoint, ModelSpec, exit_points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.files.faults import reading
+from offramp.files.load_errors import reading
 from offramp.model.renamed import current_calibration
-from offramp.originals.width.spec import Width, width_of
+from offramp.originals.width.spec import Width, parse_width
 from offramp.policies import Policy, RiskModel
 from offramp.policies.thresholds import Threshold
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
 
 HEADS = {
-    "linear": "a linear classifier on what it reads",
-    "pooler": "a dense tanh layer of its own before the classifier",
-    "shared": "a classifier of its own behind one dense tanh layer that all exits share",
-    "family": "the head that the family's own classifier has",
+    "linear": "a linear classifier",
+    "pooler": "a dense tanh layer, then a linear classifier",
+    "shared": "a dense tanh layer shared by all exits, then a linear classifier",
+    "family": "the classification head of the family in transformers",
     "attention": "learned queries over the tokens, then a linear classifier",
 }
-RAMPS = {
-    "answers": "DeeBERT, RomeBERT: never trained, yet with `faithful` it may answer before the classifier",
-    "judges": "BERxiT: its pooler is what LTE reads on the last layer",
+RAMPS = {  # extra heads on the last layer of converted checkpoints
+    "answers": "DeeBERT, RomeBERT: untrained; with `faithful` an exit before the last one",
+    "judges": "BERxiT: its pooler is the input of the learning-to-exit module on the last layer",
 }
-NEEDED = {  # in a config.json, where what is missing would silently become something else
-    "backbone": "the encoder's own config",
+REQUIRED_KEYS = {  # of config.json; their defaults could describe another model
+    "backbone": "the encoder's config",
     "exits": "the list of exits",
-    "problem_type": "the kind of answer",
+    "problem_type": "the type of prediction",
 }
-SIZES = re.compile(r"size$|^num_|^n_|dim$|^max_position|^inner_group")  # whole numbers of a backbone's config
-LEAST_1: tuple[str, ...] = (
+SIZES = re.compile(r"size$|^num_|^n_|dim$|^max_position|^inner_group")  # integer keys of a backbone's config
+POSITIVE_SIZES: tuple[str, ...] = (
     "hidden_size",
     "dim",
     "vocab_size",
@@ -53,39 +53,39 @@ LEAST_1: tuple[str, ...] = (
     "embedding_size",
     "inner_group_num",
 )
-LEAST_1 += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
-LARGEST = 10_000_000  # of any of them
-HOTTEST = 1_000_000  # a temperature that leaves nothing of an answer
+POSITIVE_SIZES += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
+MAX_SIZE = 10_000_000
+MAX_TEMPERATURE = 1_000_000
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
 POOLINGS = {
     "first": "the first token",
     "mean": "the mean over real tokens",
-    "queries": "what its queries find, for attention",
-    "tokens": "every token, for answers at tokens",
+    "queries": "the learned queries of attention heads",
+    "tokens": "every token, for per-token answer types",
 }
-QUERIES, QUERY_WIDTH = 4, 64  # of a head that reads with attention; more of either did not pay
-MOST_QUERIES = 4096
+QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
+MAX_QUERIES = 4096
 
 
 @dataclass(frozen=True)
 class ExitSpec:
-    """One exit: the layer that it sits on (0: on the embeddings), the style of its head, what the head reads.
+    """An exit: its layer (0: the embeddings), the type of its head, and what the head pools.
 
-    Its logits are divided by the temperature, which calibrate may fit: above 1 it is less sure of itself.
+    The logits are divided by the temperature, which `calibrate` can fit.
     """
 
     layer: int
     head: str = "linear"
     pooling: str = "mean"
     temperature: float = 1.0
-    queries: int = QUERIES  # of attention alone
-    width: int = QUERY_WIDTH  # numbers that each of them reads
+    queries: int = QUERIES  # for attention heads
+    width: int = QUERY_WIDTH  # output size of each query
 
     def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 < self.temperature <= HOTTEST:
+        if not _is_number(self.temperature) or not 0 < self.temperature <= MAX_TEMPERATURE:
             raise BadModel(
-                f"The exit on layer {self.layer!s:.20} has the temperature {self.temperature!r:.60}; it is above 0 and "
-                f"at most {HOTTEST:,}."
+                f"The temperature of the exit on layer {self.layer!s:.20} must be above 0 and at most "
+                f"{MAX_TEMPERATURE:,}, got {self.temperature!r:.60}."
             )
         if not isinstance(self.head, str) or self.head not in HEADS:
             raise UnknownName("head", str(self.head), HEADS)
@@ -93,19 +93,19 @@ class ExitSpec:
             raise UnknownName("pooling", str(self.pooling), POOLINGS)
         if (self.head == "attention") is not (self.pooling == "queries"):
             raise BadModel(
-                f"The exit on layer {self.layer!s:.20} has the head {self.head} on {self.pooling}; "
-                "attention reads with queries, and nothing else does."
+                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with pooling {self.pooling!r}; head "
+                "'attention' needs pooling 'queries', and other heads do not support it."
             )
         for name in ("queries", "width"):
             count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_QUERIES:
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_QUERIES:
                 raise BadModel(
-                    f"The exit on layer {self.layer!s:.20}: `{name}` is {count!r:.60}; it is a whole number "
-                    f"from 1 to {MOST_QUERIES:,}."
+                    f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between 1 and "
+                    f"{MAX_QUERIES:,}, got {count!r:.60}."
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a config: what only attention has, only there."""
+        """Return the exit as a config entry; `queries` and `width` only for attention heads."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -113,18 +113,20 @@ class ExitSpec:
         }
 
     @classmethod
-    def of(cls, saved: Any) -> ExitSpec:
-        """An exit as it stands in a config."""
+    def from_config(cls, saved: Any) -> ExitSpec:
+        """Return the exit of a config entry."""
         if isinstance(saved, cls):
             return saved
-        known = [one.name for one in fields(cls)]
+        known = [field.name for field in fields(cls)]
         if not isinstance(saved, Mapping) or "layer" not in saved or not set(saved) <= set(known):
-            raise BadModel(f"An exit in `exits` is {saved!r:.80}; it has a layer, and may have {', '.join(known[1:])}.")
+            raise BadModel(
+                f"Entries of `exits` must have `layer` and may have {', '.join(known[1:])}; got {saved!r:.80}."
+            )
         return cls(**saved)
 
 
 class AdaptiveConfig(PreTrainedConfig):
-    """`model_type: "offramp"`; everything that a model folder needs to be loaded without guessing."""
+    """The config of an `AdaptiveModel`; its `model_type` is "offramp"."""
 
     model_type = "offramp"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["exit_layer", "exit_logits", "exit_uncertainty"]
@@ -132,18 +134,18 @@ class AdaptiveConfig(PreTrainedConfig):
         "backbone": SubConfigSpec(AutoConfig, model_type="bert")
     }
 
-    backbone: Any = None  # the encoder's own config (or its dict, which becomes one)
-    exits: list[Any] | None = None  # one {"layer", "head", "pooling"} per exit; default: every layer
-    policy: Any = None  # name and numbers (or as it is written, entropy:0.2); default: never
-    lte: bool = False  # BERxiT's learning-to-exit module, shared by the exits
+    backbone: Any = None  # the encoder's config, or its dict
+    exits: list[Any] | None = None  # a {"layer", "head", "pooling"} per exit; default: every layer
+    policy: Any = None  # a dict with the policy's name and parameters, or a string such as entropy:0.2; default: never
+    lte: bool = False  # has BERxiT's learning-to-exit module, shared by all exits
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
-    notes: str | None = None  # what the card says beyond the config
-    max_tokens: int | None = None  # the maximum length of a text; None: what tokenizer and backbone allow
-    inputs: list[str] | None = None  # the columns that it was trained on: of a text, or of a text and its partner
-    no_answer: float | None = None  # of spans: by how much "no answer" must score higher; null: contexts have one
-    width: Any = None  # EBERT's gates on every layer: how they decide and what they are to keep; null: none
-    calibrated: Any = None  # what `calibrate` promised, and of what (fingerprint); the evidence lies beside it
-    faithful: bool = False  # do as the original did where nobody should want it: that ramp, no refusals
+    notes: str | None = None  # Markdown for the model card
+    max_tokens: int | None = None  # maximum length in tokens; None: the limit of the tokenizer and the backbone
+    inputs: list[str] | None = None  # columns of the training data: one, or two for pairs of texts
+    no_answer: float | None = None  # question answering: minimum score margin of "no answer"; null: always answer
+    width: Any = None  # options of EBERT's gates, which prune heads and channels; null: no gates
+    calibrated: Any = None  # the guarantee and the fingerprint of the tested model; see calibration.json
+    faithful: bool = False  # reproduce quirks of the original implementation: use the ramp, skip checks
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -151,118 +153,117 @@ class AdaptiveConfig(PreTrainedConfig):
         depth = self.num_layers
         if self.exits is None:
             self.exits = [ExitSpec(layer).to_dict() for layer in range(1, depth + 1)]
-        specs = [ExitSpec.of(spec) for spec in self.exits]
+        specs = [ExitSpec.from_config(spec) for spec in self.exits]
         if exit_layers([spec.layer for spec in specs], depth)[-1] != specs[-1].layer:
-            raise BadModel(f"The last exit is the full model: the config lacks an exit on layer {depth}.")
+            raise BadModel(f"`exits` must include the last layer, {depth}, which is the full model.")
         self.exits = [spec.to_dict() for spec in specs]
         self.policy = policies.parse("never" if self.policy is None else self.policy).to_dict()
-        width = width_of(self.width)
+        width = parse_width(self.width)
         if width is not None:
             if not self.family.has_gates:
-                raise BadModel(f"`width`: {self.family.name} has no gates; {', '.join(gated_families())} have.")
+                raise BadModel(
+                    f"`width`: gates are not supported for {self.family.name}, only for {', '.join(gated_families())}."
+                )
             width.check(self.num_heads, self.num_channels)
         self.width = None if width is None else width.to_dict()
         if getattr(self, "problem_type", None) is None:
-            self.problem_type: str | None = usual_type(self.num_labels).name
-        self._check_reading(specs)
+            self.problem_type: str | None = default_answer_type(self.num_labels).name
+        self._check_heads(specs)
         if self.answer_type.inputs is not None and self.inputs is None:
             self.inputs = list(self.answer_type.inputs)
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
 
-    def _check_reading(self, specs: Sequence[ExitSpec]) -> None:
-        """Heads read every token where the answer type has an answer at each, and nowhere else."""
+    def _check_heads(self, specs: Sequence[ExitSpec]) -> None:
+        """Raise `BadModel` if a head does not fit the answer type or the learning-to-exit module."""
         self.answer_type.check_config(self.num_labels, self.ramp)
         for spec in specs:
             if (spec.pooling == "tokens") is not self.answer_type.per_token:
-                reads = "at every token" if self.answer_type.per_token else "once per row"
+                need = "needs pooling 'tokens'" if self.answer_type.per_token else "does not support it"
                 raise BadModel(
-                    f"The exit on layer {spec.layer} reads {POOLINGS[spec.pooling]}, and the model answers with "
-                    f"{self.answer_type.title}, {reads}."
+                    f"The exit on layer {spec.layer} has pooling {spec.pooling!r}, but {self.answer_type.title} {need}."
                 )
         if self.lte and any(spec.head == "attention" for spec in specs):
-            raise BadModel(
-                "The learning-to-exit module reads one vector of the encoder; heads with attention have none."
-            )
+            raise BadModel("The learning-to-exit module (`lte`) does not support attention heads.")
 
     def _check_fields(self) -> None:
-        """Refuse values that nobody wrote on purpose, each by its name."""
+        """Raise if a field has an invalid value."""
         family_of(self.backbone)
         for name in ("lte", "faithful"):
             if not isinstance(getattr(self, name), bool):
-                raise BadModel(f"`{name}` is {getattr(self, name)!r:.60}; it is true or false.")
+                raise BadModel(f"`{name}` must be true or false, got {getattr(self, name)!r:.60}.")
         if self.ramp is not None and (not isinstance(self.ramp, str) or self.ramp not in RAMPS):
             raise UnknownName("ramp", str(self.ramp), RAMPS)
         if self.no_answer is not None and (not _is_number(self.no_answer) or not isfinite(self.no_answer)):
-            raise BadModel(f"`no_answer` is {self.no_answer!r:.60}; it is a finite number, or null.")
+            raise BadModel(f"`no_answer` must be a finite number or null, got {self.no_answer!r:.60}.")
         if self.notes is not None and not isinstance(self.notes, str):
-            raise BadModel(f"`notes` is {self.notes!r:.60}; it is text.")
+            raise BadModel(f"`notes` must be text, got {self.notes!r:.60}.")
         if self.exits is not None and (not isinstance(self.exits, list) or not self.exits):
-            raise BadModel(f"`exits` is {self.exits!r:.60}; it is a list of exits.")
+            raise BadModel(f"`exits` must be a non-empty list, got {self.exits!r:.60}.")
         inputs = self.inputs
         if inputs is not None and (
             not isinstance(inputs, list)
             or len(inputs) not in (1, 2)
             or not all(isinstance(name, str) for name in inputs)
         ):
-            raise BadModel(f"`inputs` is {inputs!r:.60}; it names one column, or two for pairs, or is null.")
+            raise BadModel(f"`inputs` must list one or two column names or be null, got {inputs!r:.60}.")
         length = self.max_tokens
         if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-            raise BadModel(f"`max_tokens` is {length!r:.60}; it is a whole number above 0, or null.")
-        most = self.family.max_length(self.backbone)
-        if most < (length or 1):
-            raise BadModel(f"`max_tokens` is {length!s:.20}; the backbone has positions for {most} tokens.")
+            raise BadModel(f"`max_tokens` must be a positive integer or null, got {length!r:.60}.")
+        maximum = self.family.max_length(self.backbone)
+        if maximum < (length or 1):
+            raise BadModel(f"`max_tokens` must be at most {maximum} (the backbone's positions), got {length!s:.20}.")
         names = self.id2label or {}
         if not isinstance(names, Mapping) or [*names] != [*range(len(names))]:
-            raise BadModel(f"`id2label` is {names!r:.80}; it names the classes 0, 1, … in order.")
+            raise BadModel(f"`id2label` must map 0, 1, … in order to labels, got {names!r:.80}.")
         for field in ACTIVATIONS:
             function = getattr(self.backbone, field, None)
             if isinstance(function, str) and function not in ACT2FN:
-                raise BadModel(f"`backbone.{field}` is {function!r:.60}; transformers knows no such activation.")
+                raise BadModel(f"`backbone.{field}` must be an activation of transformers, got {function!r:.60}.")
         if self.calibrated is not None:
             self.calibrated = current_calibration(self.calibrated)
             _check_calibrated(self.calibrated)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read what a config.json holds; what it must hold is not guessed."""
-        ours = config_dict.get("model_type") == cls.model_type
-        if ours:
+        """Load a config from the contents of config.json; required keys have no defaults."""
+        is_offramp = config_dict.get("model_type") == cls.model_type
+        if is_offramp:
             _check_saved(config_dict)
         with reading("config.json"):
-            made = super().from_dict(config_dict, **kwargs)
-        if ours:
+            config = super().from_dict(config_dict, **kwargs)
+        if is_offramp:
             _check_exits(config_dict["exits"])
-        return made
+        return config
 
     @property
     def family(self) -> Family:
-        """How the backbone is stepped."""
+        """The encoder family of the backbone."""
         return FAMILIES[self.backbone.model_type]
 
     @property
     def num_layers(self) -> int:
-        """The backbone's depth."""
+        """The number of layers of the backbone."""
         return int(self.backbone.num_hidden_layers)
 
     @property
     def hidden_size(self) -> int:
-        """The backbone's width."""
+        """The hidden size of the backbone."""
         return int(self.backbone.hidden_size)
 
     @property
     def num_heads(self) -> int:
-        """Attention heads of a layer."""
+        """The number of attention heads per layer."""
         return int(self.backbone.num_attention_heads)
 
     @property
     def num_channels(self) -> int:
-        """Channels between the two linear layers of a layer."""
+        """The intermediate size of the feed-forward layers."""
         return int(getattr(self.backbone, "intermediate_size", None) or self.backbone.hidden_dim)
 
     @property
     def gating(self) -> Width | None:
-        """Its gates, where it has some."""
-        return width_of(self.width)
+        """The options of the gates; None without gates."""
+        return parse_width(self.width)
 
     @property
     def exit_specs(self) -> tuple[ExitSpec, ...]:
@@ -271,101 +272,99 @@ class AdaptiveConfig(PreTrainedConfig):
 
     @property
     def exit_points(self) -> tuple[ExitPoint, ...]:
-        """Where rows may leave; a faithful model's ramp is one more on the last layer, before the classifier."""
+        """The exits as the early-exit loop sees them, including the ramp of a faithful model."""
         layers = [spec.layer for spec in self.exit_specs]
-        if self.ramp_answers:  # it may let rows go first, as the originals' never-trained last highway did
+        if self.ramp_answers:  # as in the original implementation, although the ramp is untrained
             layers.append(layers[-1])
-        return points_on(layers)
+        return exit_points_on(layers)
 
     @property
     def ramp_answers(self) -> bool:
-        """Whether the last layer's extra head is an exit of its own."""
+        """Whether the extra head on the last layer is used as an exit."""
         return bool(self.faithful) and self.ramp == "answers"
 
     @property
     def answer_type(self) -> AnswerType:
-        """The kind of answer."""
+        """The answer type."""
         return ANSWER_TYPES[str(self.problem_type)]
 
     @property
     def decoding(self) -> Decoding:
-        """How outputs become answers."""
+        """How to decode outputs into predictions."""
         return Decoding(self.labels, self.no_answer)
 
     @property
     def reads_pairs(self) -> bool | None:
-        """Whether it was trained on pairs of texts; None where nobody knows."""
+        """Whether the model was trained on pairs of texts; None: unknown."""
         return None if self.inputs is None else len(self.inputs) == 2
 
     @property
     def model_spec(self) -> ModelSpec:
-        """What policies have to know."""
-        own = self.exit_policy
-        risk_model = (own.offsets, own.slopes) if isinstance(own, RiskModel) and own.is_fitted else None
+        """The properties of the model that policies depend on."""
+        policy = self.exit_policy
+        risk_model = (policy.offsets, policy.slopes) if isinstance(policy, RiskModel) and policy.is_fitted else None
         return ModelSpec(self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful, risk_model)
 
-    def choose(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
-        """The policy of a call: the one given, or the model's own, perhaps with another threshold; checked."""
+    def resolve_policy(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
+        """Return the policy of a call (default: the model's), with `threshold` if given; raise if it does not fit."""
         if isinstance(policy, str) and ":" not in policy and threshold is not None:  # --policy entropy --threshold 0.3
             policy = policies.from_dict({"name": policy.strip(), "threshold": threshold})
-        chosen = self.exit_policy if policy is None else policies.parse(policy)
+        exit_policy = self.exit_policy if policy is None else policies.parse(policy)
         if threshold is not None:
-            chosen = chosen.with_threshold(threshold)
-        if isinstance(chosen, RiskModel):  # risk:0.02 alone: by the judge that was fitted to this model
-            chosen = chosen.fitted_like(self.exit_policy)
-        chosen.check(self.model_spec)
-        return chosen
+            exit_policy = exit_policy.with_threshold(threshold)
+        if isinstance(exit_policy, RiskModel):  # risk:0.02 uses the risk model that was fitted to this model
+            exit_policy = exit_policy.fitted_like(self.exit_policy)
+        exit_policy.check(self.model_spec)
+        return exit_policy
 
     @property
     def exit_policy(self) -> policies.Policy:
-        """The policy that answers when a call names none."""
+        """The model's exit policy."""
         return policies.parse(self.policy or "never")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes' names in the order of the logits."""
+        """The labels in the order of the logits."""
         names = self.id2label or {}
         return tuple(str(names[index]) for index in range(self.num_labels))
 
 
-def exit_layers(asked: str | Iterable[int], depth: int) -> tuple[int, ...]:
-    """The layers that get an exit: `"all"`, or a list, to which the last layer is added where it lacks.
+def exit_layers(exits: str | Iterable[int], depth: int) -> tuple[int, ...]:
+    """Return the layers of the exits: of "all", or of a list, to which the last layer is added.
 
-    A list may begin with 0, an exit on the embeddings, before any layer has run; `"all"` does not include it.
+    A list may start with 0, an exit on the embeddings; "all" does not include it.
     """
-    if isinstance(asked, str):
-        if asked != "all":
-            raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
+    if isinstance(exits, str) and exits == "all":
         return tuple(range(1, depth + 1))
-    if not isinstance(asked, Iterable):
-        raise BadValue(f"exits is {asked!r}; say 'all' or list layers from 1 to {depth}.")
-    layers = list(asked)
+    if isinstance(exits, str) or not isinstance(exits, Iterable):
+        raise BadValue(f"`exits` must be 'all' or a list of layers from 1 to {depth}, got {exits!r}.")
+    layers = list(exits)
     _check_layers(layers, depth)
     layers = [int(layer) for layer in layers]
     return tuple(layers) if layers[-1] == depth else (*layers, depth)
 
 
 def _check_layers(layers: Sequence[Any], depth: int) -> None:
-    written = ", ".join(str(layer) for layer in layers)
+    listed = ", ".join(str(layer) for layer in layers)
     if not layers:
-        raise BadValue(f"The list of exits is empty; say 'all' or list layers from 1 to {depth}.")
+        raise BadValue(f"`exits` is empty. Use 'all' or a list of layers from 1 to {depth}.")
     if any(isinstance(layer, bool) or not isinstance(layer, numbers.Integral) for layer in layers):
-        raise BadValue(f"Exits sit on layers, whole numbers from 1 to {depth}; got {written}.")
-    if beyond := [layer for layer in layers if not 0 <= layer <= depth]:
-        raise BadValue(f"No layer {beyond[0]}: the backbone has layers 1 to {depth}; exits were {written}.")
+        raise BadValue(f"`exits` must be integers from 1 to {depth}, got {listed}.")
+    if any(not 0 <= layer <= depth for layer in layers):
+        raise BadValue(f"`exits` must be layers from 1 to {depth}, got {listed}.")
     if sorted(set(layers)) != list(layers):
-        raise BadValue(f"Exits go from shallow to deep, each once; got {written}.")
+        raise BadValue(f"`exits` must be in ascending order without duplicates, got {listed}.")
 
 
 def gated_families() -> list[str]:
-    """The families whose layers can have gates."""
+    """Return the families that support gates."""
     return [name for name, family in FAMILIES.items() if family.has_gates]
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The family of a backbone's config, or a refusal that lists the known ones."""
+    """Return the encoder family of a backbone's config; raise if it is not supported."""
     if not isinstance(config, PreTrainedConfig):
-        raise BadModel(f"`backbone` is {config!r:.60}; it is the encoder's own config.")
+        raise BadModel(f"`backbone` must be the config of an encoder, got {config!r:.60}.")
     if config.model_type not in FAMILIES:
         raise UnknownName("backbone family", str(config.model_type), FAMILIES)
     if config.num_hidden_layers < 1:
@@ -378,54 +377,62 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_saved(saved: Mapping[str, Any]) -> None:
-    """What a config.json must say itself: for each of these another value would mean another model."""
-    for name, what in NEEDED.items():
-        if not saved.get(name):
-            raise BadModel(f"config.json lacks `{name}`, {what}.")
+    """Raise `BadModel` if a required key of config.json is missing or invalid."""
+    for key, description in REQUIRED_KEYS.items():
+        if not saved.get(key):
+            raise BadModel(f"config.json lacks `{key}`, {description}.")
     backbone, names = saved["backbone"], saved.get("id2label", {})
     if isinstance(backbone, Mapping):
         _check_backbone(backbone)
     if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
-        raise BadModel(f"config.json: `id2label` is {names!r:.80}; it names the classes.")
+        raise BadModel(f"config.json: `id2label` must map class indices to labels, got {names!r:.80}.")
     if not names and saved.get("label2id"):
-        raise BadModel("config.json lacks `id2label`, the names of the classes, but has `label2id`.")
+        raise BadModel("config.json lacks `id2label`, the labels, but has `label2id`.")
 
 
 def _check_exits(saved: Iterable[Any]) -> None:
-    """That each says what its head is and reads: weights do not tell the mean from the first token."""
-    for number, one in enumerate(saved):
-        if missing := {"head", "pooling"} - set(one):
-            raise BadModel(f"config.json: `exits[{number}]` lacks `{min(missing)}`; it is {dict(one)!r:.80}.")
+    """Raise `BadModel` if an exit lacks its head or pooling, which the weights do not determine."""
+    for index, spec in enumerate(saved):
+        if missing := {"head", "pooling"} - set(spec):
+            raise BadModel(f"config.json: `exits[{index}]` lacks `{min(missing)}`: {dict(spec)!r:.80}.")
 
 
 def _check_backbone(saved: Mapping[str, Any]) -> None:
-    """Its family, and sizes that can be, before the library makes anything so large."""
-    kind = saved.get("model_type")
-    if not isinstance(kind, str):
-        raise BadModel(f"config.json: `backbone.model_type` is {kind!r:.60}; it is the encoder's family.")
-    if kind not in FAMILIES:
-        raise BadModel(f"config.json: {UnknownName('backbone family', kind, FAMILIES)}")
+    """Raise `BadModel` if the family is not supported or a size is invalid, before the backbone is built."""
+    family = saved.get("model_type")
+    if not isinstance(family, str):
+        raise BadModel(f"config.json: `backbone.model_type` must be an encoder family, got {family!r:.60}.")
+    if family not in FAMILIES:
+        raise BadModel(f"config.json: {UnknownName('backbone family', family, FAMILIES)}")
     for name, value in saved.items():
         if "dropout" in name and _is_number(value) and not 0 <= value <= 1:
-            raise BadModel(f"config.json: `backbone.{name}` is {value!s:.20}; it is from 0 to 1.")
+            raise BadModel(f"config.json: `backbone.{name}` must be between 0 and 1, got {value!s:.20}.")
         if not isinstance(value, int) or isinstance(value, bool) or not SIZES.search(name):
             continue
-        least = 1 if name in LEAST_1 else 0
-        if not least <= value <= LARGEST:
-            raise BadModel(f"config.json: `backbone.{name}` is {value!s:.20}; it is from {least} to {LARGEST:,}.")
+        minimum = 1 if name in POSITIVE_SIZES else 0
+        if not minimum <= value <= MAX_SIZE:
+            raise BadModel(
+                f"config.json: `backbone.{name}` must be between {minimum} and {MAX_SIZE:,}, got {value!s:.20}."
+            )
     if not isinstance(saved.get("dtype"), str | None):
-        raise BadModel(f"config.json: `backbone.dtype` is {saved['dtype']!r:.60}; it is a name such as float32.")
+        raise BadModel(f"config.json: `backbone.dtype` must be a name such as float32, got {saved['dtype']!r:.60}.")
 
 
 def _check_calibrated(calibrated: Any) -> None:
-    """What a guarantee must say to be repeated: of what, in which words."""
+    """Raise `BadModel` if the guarantee's entry is invalid."""
     texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
     if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
-        raise BadModel(f"`calibrated` is {calibrated!r:.60}; it has {', '.join(texts)}. Calibrate again, or remove it.")
+        raise BadModel(
+            f"`calibrated` must be an object with the texts {', '.join(texts)}, got {calibrated!r:.60}. "
+            "Calibrate again, or remove it."
+        )
     if not calibrated.get("sentence"):
-        raise BadModel("`calibrated` lacks its `sentence`, what was promised. Calibrate again, or remove it.")
+        raise BadModel("`calibrated` lacks `sentence`, the guarantee in words. Calibrate again, or remove it.")
     if not isinstance(calibrated.get("guarantee"), Mapping | None):
-        raise BadModel(f"`calibrated` guarantees {calibrated['guarantee']!r:.60}. Calibrate again, or remove it.")
+        raise BadModel(
+            f"`calibrated.guarantee` must be an object, got {calibrated['guarantee']!r:.60}. "
+            "Calibrate again, or remove it."
+        )
 
 
 AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Heads on layers: each reads hidden states and answers."""
+"""Exit heads: classifiers on the hidden states of a layer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from offramp.model.config import AdaptiveConfig, ExitSpec
 
 __all__ = ["Exits", "Head"]
 
-NORM_EPS = 1e-5  # of the norm before the queries, where the family has none of its own to start from
+NORM_EPS = 1e-5  # eps of the LayerNorm before the queries
 
 
 class Queries(nn.Module):
-    """Learned queries, each with a softmax over the real tokens, that say which tokens count.
+    """Attention pooling: learned queries, each with a softmax over the real tokens.
 
-    A mean throws away which tokens matter; this costs one or two per cent of a layer and keeps it.
+    Its cost is 1–2 % of a transformer layer.
     """
 
     def __init__(self, size: int, queries: int, width: int):
@@ -29,118 +29,118 @@ class Queries(nn.Module):
         self.values = nn.Linear(size, width)
 
     def forward(self, hidden: Tensor, weights: Tensor | None) -> Tensor:
-        """What the queries read, one behind the other, (rows, queries × width)."""
+        """Return the concatenated results of the queries, (rows, queries × width)."""
         scores = self.scores(hidden).transpose(1, 2)  # (rows, queries, tokens)
         if weights is not None:
             scores = scores.masked_fill(weights <= 0, torch.finfo(scores.dtype).min)
-        read = torch.bmm(torch.softmax(scores, dim=-1), self.values(hidden))
-        return nn.functional.gelu(read.flatten(1))
+        pooled = torch.bmm(torch.softmax(scores, dim=-1), self.values(hidden))
+        return nn.functional.gelu(pooled.flatten(1))
 
 
 class Head(nn.Module):
-    """One exit: reads the first token, the mean over real tokens, every token, or with queries of its own; classifies.
+    """An exit head: pools the hidden states (first token, mean, queries, or every token) and classifies.
 
-    `features` is the classifier's input, which LTE reads too; `forward` is the logits.
+    `features` returns the classifier's input, which the learning-to-exit module reads too; `forward` the logits.
     """
 
-    def __init__(self, size: int, labels: int, spec: ExitSpec, shape: HeadSpec):
+    def __init__(self, size: int, labels: int, spec: ExitSpec, head_spec: HeadSpec):
         super().__init__()
         self.pooling = spec.pooling
         self.temperature = spec.temperature
-        self.input_norm = _norm(size, shape.input_norm_eps, shape.norm_bias)
-        self.input_dropout = nn.Dropout(shape.input_dropout)
-        self.dense = nn.Linear(size, size, bias=shape.dense_bias) if shape.dense else None
-        self.activation = ACT2FN[shape.activation]
-        self.dense_norm = _norm(size, shape.dense_norm_eps, shape.norm_bias)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.input_norm = _norm(size, head_spec.input_norm_eps, head_spec.norm_bias)
+        self.input_dropout = nn.Dropout(head_spec.input_dropout)
+        self.dense = nn.Linear(size, size, bias=head_spec.dense_bias) if head_spec.dense else None
+        self.activation = ACT2FN[head_spec.activation]
+        self.dense_norm = _norm(size, head_spec.dense_norm_eps, head_spec.norm_bias)
+        self.dropout = nn.Dropout(head_spec.dropout)
         self.reader = Queries(size, spec.queries, spec.width) if spec.pooling == "queries" else None
         self.classifier = nn.Linear(size if self.reader is None else spec.queries * spec.width, labels)
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
-    def features(self, inside: EncoderState, shared: nn.Module | None = None) -> Tensor:
-        """The classifier's input, (rows, hidden size), or (rows, tokens, hidden size) where every token is read."""
-        hidden = inside.hidden[:, :1] if self.pooling == "first" else inside.hidden
+    def features(self, state: EncoderState, shared: nn.Module | None = None) -> Tensor:
+        """Return the classifier's input, (rows, hidden size), or (rows, tokens, hidden size) for per-token heads."""
+        hidden = state.hidden[:, :1] if self.pooling == "first" else state.hidden
         if self.input_norm is not None:
             hidden = self.input_norm(hidden)
         if self.pooling == "tokens":
-            read = hidden
+            pooled = hidden
         elif self.reader is not None:
-            read = self.reader(hidden, inside.weights)
+            pooled = self.reader(hidden, state.weights)
         else:
-            read = hidden[:, 0] if self.pooling == "first" else _mean(hidden, inside.weights)
+            pooled = hidden[:, 0] if self.pooling == "first" else _mean(hidden, state.weights)
         if shared is not None:
-            read = shared(read)
+            pooled = shared(pooled)
         if self.dense is not None:
-            read = self.activation(self.dense(self.input_dropout(read)))
+            pooled = self.activation(self.dense(self.input_dropout(pooled)))
             if self.dense_norm is not None:
-                read = self.dense_norm(read)
-        return self.dropout(read) if self.training else read
+                pooled = self.dense_norm(pooled)
+        return self.dropout(pooled) if self.training else pooled
 
     def forward(self, features: Tensor) -> Tensor:
-        """The logits, (rows, classes), or (rows, tokens, classes)."""
+        """Return the logits, (rows, classes) or (rows, tokens, classes)."""
         logits = self.classifier(features)
         if self.temperature == 1.0:
             return logits
-        # in float32 at least, as temperatures were fitted on a trace
+        # at least float32, in which temperatures are fitted
         return (logits if logits.dtype == torch.float64 else logits.float()) / self.temperature
 
 
 class SharedPooler(nn.Module):
-    """One dense tanh layer for all exits (PABEE)."""
+    """A dense tanh layer shared by all exits (PABEE)."""
 
     def __init__(self, size: int):
         super().__init__()
         self.dense = nn.Linear(size, size)
 
-    def forward(self, read: Tensor) -> Tensor:
-        """The pooled vector, (rows, hidden size)."""
-        return torch.tanh(self.dense(read))
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Return the transformed vector, (rows, hidden size)."""
+        return torch.tanh(self.dense(pooled))
 
 
 class Exits(nn.ModuleDict):
-    """The heads by layer, `exits.<layer>`; beside them `shared` (a pooler for all) and `lte` where wanted."""
+    """The heads by layer, `exits.<layer>`, and optionally `shared` (the shared pooler) and `lte`."""
 
     def __init__(self, config: AdaptiveConfig):
         super().__init__()
         specs = config.exit_specs
         for spec in specs:
-            shape = _shape(config, spec, spec is specs[-1])
-            self[str(spec.layer)] = Head(config.hidden_size, config.num_labels, spec, shape)
+            head_spec = _head_spec(config, spec, spec is specs[-1])
+            self[str(spec.layer)] = Head(config.hidden_size, config.num_labels, spec, head_spec)
         if any(spec.head == "shared" for spec in specs):
             self["shared"] = SharedPooler(config.hidden_size)
         if config.lte:
             self["lte"] = nn.Linear(config.hidden_size, 1)
         if config.ramp:
             ramp = ExitSpec(specs[-1].layer, "pooler", "first")
-            shape = _shape(config, ramp, is_last=True)
-            self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, ramp, shape)
+            head_spec = _head_spec(config, ramp, is_last=True)
+            self.head(specs[-1].layer).ramp = Head(config.hidden_size, config.num_labels, ramp, head_spec)
         self.points = config.exit_points
         self.shares_pooler = tuple(spec.head == "shared" for spec in specs) + (False,) * config.ramp_answers
 
     def at(self, point: ExitPoint) -> Head:
-        """The head of an exit: its layer's, or that layer's ramp where two exits sit on it."""
+        """Return the head of an exit; for a ramp, the extra head of its layer."""
         head = self.head(point.layer)
         return head.ramp if point.is_ramp and head.ramp is not None else head
 
-    def untrained(self) -> tuple[int, ...]:
-        """The layers whose heads are as they were made: biases start at zero, and no training leaves them there."""
+    def untrained_layers(self) -> tuple[int, ...]:
+        """Return the layers whose heads have not been trained: the bias of their classifier is still zero."""
         heads = {point.layer: self.head(point.layer) for point in self.points}
         return tuple(layer for layer, head in heads.items() if not head.classifier.bias.any())
 
     def head(self, layer: int) -> Head:
-        """The head on a layer."""
+        """Return the head on a layer."""
         head = self[str(layer)]
         assert isinstance(head, Head)
         return head
 
 
-def _shape(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadSpec:
+def _head_spec(config: AdaptiveConfig, spec: ExitSpec, is_last: bool) -> HeadSpec:
     family, backbone = config.family, config.backbone
-    own = family.token_head_shape(backbone) if config.answer_type.per_token else family.head_shape(backbone)
-    shape = own if spec.head == "family" else HeadSpec(dense=spec.head == "pooler", dropout=own.dropout)
+    original = family.token_head_spec(backbone) if config.answer_type.per_token else family.head_spec(backbone)
+    new = original if spec.head == "family" else HeadSpec(dense=spec.head == "pooler", dropout=original.dropout)
     if family.pre_norm and not is_last:
-        return replace(shape, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
-    return replace(shape, input_norm_eps=NORM_EPS) if spec.head == "attention" else shape
+        return replace(new, input_norm_eps=float(backbone.norm_eps), norm_bias=bool(backbone.norm_bias))
+    return replace(new, input_norm_eps=NORM_EPS) if spec.head == "attention" else new
 
 
 def _norm(size: int, eps: float | None, bias: bool) -> nn.LayerNorm | None:

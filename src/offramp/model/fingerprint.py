@@ -1,4 +1,4 @@
-"""What a model's answers depend on, as 32 letters: a trace and a guarantee are about this and nothing else."""
+"""Fingerprints: hashes of everything that predictions depend on. A trace or guarantee is valid for one fingerprint."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["of_model", "of_weights"]
+__all__ = ["fingerprint_model", "hash_weights"]
 
-# what the exits' answers do not depend on; the maximum length comes in by itself
-NOT_THE_MODEL = (
+# keys of the config that do not change predictions; the maximum length is hashed separately
+IGNORED_KEYS = (
     "_name_or_path",
     "architectures",
     "calibrated",
@@ -28,12 +28,11 @@ NOT_THE_MODEL = (
     "transformers_version",
 )
 
+OPTIONAL_KEYS = ("no_answer",)  # newer keys, ignored if null so that fingerprints of older models stay the same
 
-LATER = ("no_answer",)  # what older models do not have; without it they are what they were
 
-
-def of_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Names and bytes, in the order of the names."""
+def hash_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """Return a hash of the names, dtypes, shapes and values of weights."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(weights):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -41,28 +40,28 @@ def of_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def of_model(
+def fingerprint_model(
     config: AdaptiveConfig, tokenizer: PreTrainedTokenizerBase, weights: str, limit: int, backend: str, dtype: str
 ) -> str:
-    """Weights, exits, labels, tokenizer, maximum length, backend, precision; not the policy.
+    """Return a hash of the weights, exits, labels, tokenizer, maximum length, backend and dtype.
 
-    So calibrating, which writes a policy, does not orphan its own trace.
+    It does not depend on the policy, so calibration, which sets the policy, does not invalidate its trace.
     """
-    parts = [_without(config.to_dict()), _rules(tokenizer), weights, limit, backend, dtype]
+    parts = [_relevant(config.to_dict()), _tokenizer_rules(tokenizer), weights, limit, backend, dtype]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def _without(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config and those nested in it without what does not matter."""
+def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config, and those nested in it, without the ignored keys."""
     return {
-        key: _without(value) if isinstance(value, Mapping) else value
+        key: _relevant(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
-        if key not in NOT_THE_MODEL and not (key in LATER and value is None)
+        if key not in IGNORED_KEYS and not (key in OPTIONAL_KEYS and value is None)
     }
 
 
-def _rules(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """What turns a text into tokens, without the padding and truncation of the last call."""
+def _tokenizer_rules(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Return the tokenizer's rules without the padding and truncation settings of its last call."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         rules = json.loads(backend.to_str())

@@ -1,4 +1,4 @@
-"""A guarantee is about what it was tested on: kept while that is what runs, dropped aloud when it is not."""
+"""Store the guarantee of a calibration in the config, and drop it if the model has changed since."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from offramp.model.config import AdaptiveConfig
 from offramp.policies import Policy
 from offramp.runtimes import RUNTIMES
 
-__all__ = ["bind", "drop_if_stale", "forget"]
+__all__ = ["bind", "clear", "drop_if_stale"]
 
 logger = logging.getLogger("offramp")
 
 
 def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], fingerprint: str) -> None:
-    """Write a policy and what was promised of it into a config, with the fingerprint of what was tested."""
+    """Write a policy, its guarantee and the fingerprint of the tested model into a config."""
     machine = evidence["machine"]
     config.policy = policy.to_dict()
     config.calibrated = {
@@ -29,27 +29,28 @@ def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], finge
 
 
 def drop_if_stale(config: AdaptiveConfig, name: str, fingerprint: str, backend: str, dtype: str) -> None:
-    """Drop the guarantee, in one line, where weights, exits, tokenizer, length, policy, backend or dtype are others."""
-    promised = config.calibrated
-    if not promised:
+    """Drop the guarantee and warn if the model, its tokenizer, policy, backend or dtype is not what was tested."""
+    calibrated = config.calibrated
+    if not calibrated:
         return
-    if promised.get("fingerprint") == fingerprint and promised.get("policy") == str(config.exit_policy):
+    if calibrated.get("fingerprint") == fingerprint and calibrated.get("policy") == str(config.exit_policy):
         return
     config.calibrated = None
-    if not promised.get("guarantee"):
-        return  # chosen for speed: nothing was promised
-    tested = f"{promised.get('backend')} in {promised.get('dtype')}"
-    if (promised.get("backend"), promised.get("dtype")) != (backend, dtype):
-        why = f"it was tested on {tested} and this is {backend} in {dtype}"
-    elif promised.get("policy") != str(config.exit_policy):
-        why = f"it was tested with the policy {promised.get('policy')} and this one is {config.exit_policy}"
+    if not calibrated.get("guarantee"):
+        return  # calibrated for speed, without a guarantee
+    tested = f"{calibrated.get('backend')} in {calibrated.get('dtype')}"
+    if (calibrated.get("backend"), calibrated.get("dtype")) != (backend, dtype):
+        reason = f"it was tested on {tested}, and this is {backend} in {dtype}"
+    elif calibrated.get("policy") != str(config.exit_policy):
+        reason = f"the policy was changed to {config.exit_policy.describe()} after the calibration"
     else:
-        why = "its weights, exits, labels, tokenizer or maximum length are not those that it was tested with"
-        why += "" if not RUNTIMES[backend].runs_graphs else ", or the runtime's version or the CPU's instructions"
-    logger.warning("%s: what was promised of it does not hold here, %s. Calibrate again.", name, why)
+        reason = "its weights, exits, labels, tokenizer or maximum length have changed since the calibration"
+        if RUNTIMES[backend].runs_graphs:
+            reason += ", or the runtime's version or the CPU's instructions differ"
+    logger.warning("%s: the guarantee does not hold here, because %s. Calibrate again.", name, reason)
 
 
-def forget(config: AdaptiveConfig) -> None:
-    """Clear what was chosen for these weights: others will need another policy, other temperatures, another test."""
+def clear(config: AdaptiveConfig) -> None:
+    """Reset the policy, the guarantee and the temperatures, which belong to the old weights."""
     config.policy, config.calibrated = {"name": "never"}, None
     config.exits = [spec | {"temperature": 1.0} for spec in config.exits or ()]

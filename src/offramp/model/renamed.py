@@ -1,4 +1,4 @@
-"""Keys that earlier releases wrote under another name. Old files are read; new files have the new names."""
+"""Keys that earlier releases wrote under other names. Old files are read; new files have the new names."""
 
 from __future__ import annotations
 

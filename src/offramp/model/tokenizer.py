@@ -1,4 +1,4 @@
-"""The tokenizer that lies beside a model, checked before anything is read with it."""
+"""Load and check the tokenizer of a model folder."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from offramp.errors import BadModel
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from offramp.model.config import AdaptiveConfig
 
 __all__ = ["FILES", "load_tokenizer"]
 
-FEWEST = 0.05  # of the embeddings that a tokenizer's own tokens fill; some are padded, or left for later
+MIN_VOCABULARY_SHARE = 0.05  # minimum tokens per embedding; embeddings may be padded or reserved
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
 def load_tokenizer(name: str, config: AdaptiveConfig, hub_options: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """From a folder, or a name on the Hub."""
+    """Load the tokenizer of a model folder or of a model on the Hub."""
     folder = Path(name, hub_options.get("subfolder", ""))
     if folder.is_dir() and not any((folder / file).is_file() for file in FILES):
-        raise BadModel(f"{folder} has no tokenizer: put the backbone's tokenizer files beside the model.")
+        raise BadModel(f"{folder} has no tokenizer. Copy the backbone's tokenizer files into it.")
     with loading(name, "tokenizer"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, config=config.backbone, **hub_options)
-        for partners in (None, ["its partner", ""]):  # what is wrong with its rules it says only now
-            tokenizer(["a text", ""], partners, truncation=True, max_length=8)
+        for second_texts in (None, ["a second text", ""]):  # invalid rules raise only when they are used
+            tokenizer(["a text", ""], second_texts, truncation=True, max_length=8)
     _check_vocabulary(tokenizer, config.backbone.vocab_size, name)
     return tokenizer
 
 
-def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, embeddings: int, name: str) -> None:
-    """Refuse a tokenizer that is another model's, or one without its vocabulary, which reads every word as unknown."""
-    tokens = len(tokenizer)
-    if tokens > embeddings:
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, num_embeddings: int, name: str) -> None:
+    """Raise `BadModel` if the tokenizer belongs to another model or lacks its vocabulary."""
+    num_tokens = len(tokenizer)
+    if num_tokens > num_embeddings:
         raise BadModel(
-            f"{name}: its tokenizer has {tokens:,} tokens, its embeddings {embeddings:,}; it is another model's."
+            f"{name}: the tokenizer has {num_tokens:,} tokens, but the model has {num_embeddings:,} embeddings. "
+            "The tokenizer belongs to another model."
         )
-    if tokens < embeddings * FEWEST:
+    if num_tokens < num_embeddings * MIN_VOCABULARY_SHARE:
         raise BadModel(
-            f"{name}: its tokenizer has only {tokens:,} tokens for {embeddings:,} embeddings; is tokenizer.json or "
-            "another of its files missing?"
+            f"{name}: the tokenizer has only {num_tokens:,} tokens for {num_embeddings:,} embeddings. "
+            "Is tokenizer.json or another tokenizer file missing?"
         )

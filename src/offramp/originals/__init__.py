@@ -1,1 +1,1 @@
-"""What exists to be faithful to the published systems: checkpoints, gates, submissions, their own accounts."""
+"""Compatibility with published systems: their checkpoints, gates, submission files and cost counts."""

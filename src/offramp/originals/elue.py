@@ -1,8 +1,8 @@
-"""ELUE's own accounts: operations as its counter counts them, its score against a reference curve, its tracks.
+"""FLOPs, score and parameter tracks as the ELUE benchmark defines them.
 
-The counter sums multiply-accumulates of one forward pass at the padded length: linear layers (biases free), two per
-element of a LayerNorm, and in attention 2 L² per head beside the products. Operations are twice that. A row that
-leaves early pays for every exit on its way.
+ELUE's counter sums the multiply-accumulates of one forward pass at the padded length: linear layers (without biases),
+two per element of a LayerNorm, and in attention 2 L² per head in addition to the products. FLOPs are twice that. A row
+that exits early also pays for the heads of all earlier exits.
 """
 
 from __future__ import annotations
@@ -18,71 +18,73 @@ from numpy.typing import NDArray
 from offramp.errors import BadInput, BadValue
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["LENGTH", "TRACKS", "elue_score", "flops_per_exit", "macs_per_exit", "read_reference", "track"]
+__all__ = ["ELUE_LENGTH", "TRACKS", "elue_score", "flops_per_exit", "macs_per_exit", "read_reference", "track"]
 
-LENGTH = 128  # tokens that ELUE's texts are padded to
-SLACK = 0.01  # a dynamic model's heads on the way, which a static reference has not
+ELUE_LENGTH = 128  # tokens that ELUE's texts are padded to
+SLACK = 0.01  # relative; for the exit heads of a dynamic model, which a static reference does not have
 TRACKS = (40, 55, 70, 110)  # millions of parameters
-COUNTED = ("bert", "elasticbert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert")
+SUPPORTED_FAMILIES = ("bert", "elasticbert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert")
 
-Curve = Sequence[tuple[float, float]]  # (operations, score)
+Curve = Sequence[tuple[float, float]]  # (FLOPs, score)
 
 
-def macs_per_exit(config: AdaptiveConfig, length: int = LENGTH, alone: bool = False) -> NDArray[np.int64]:
-    """Multiply-accumulates of a row that leaves at each exit, shallow to deep; `alone`: no exit before it is asked."""
-    shape = config.backbone
-    if shape.model_type not in COUNTED:
-        raise BadValue(f"ELUE's counter knows {', '.join(COUNTED)}; how it would count {shape.model_type} is unknown.")
-    hidden, heads = config.hidden_size, int(shape.num_attention_heads)
-    inner = int(getattr(shape, "intermediate_size", 0) or shape.hidden_dim)
+def macs_per_exit(config: AdaptiveConfig, length: int = ELUE_LENGTH, static: bool = False) -> NDArray[np.int64]:
+    """Return the multiply-accumulates of a row that exits at each exit; `static`: without earlier heads."""
+    backbone = config.backbone
+    if backbone.model_type not in SUPPORTED_FAMILIES:
+        raise BadValue(
+            f"ELUE's FLOPs counter does not support {backbone.model_type}. Supported: {', '.join(SUPPORTED_FAMILIES)}."
+        )
+    hidden, heads = config.hidden_size, int(backbone.num_attention_heads)
+    inner = int(getattr(backbone, "intermediate_size", 0) or backbone.hidden_dim)
     layer = (
         4 * length * hidden**2 + 2 * length**2 * (hidden + heads) + 2 * length * hidden * inner + 4 * length * hidden
     )
-    layer *= int(getattr(shape, "inner_group_num", 1))
-    embedding = int(getattr(shape, "embedding_size", hidden))
-    total = 2 * length * embedding + (length * embedding * hidden if embedding != hidden else 0)
+    layer *= int(getattr(backbone, "inner_group_num", 1))
+    embedding = int(getattr(backbone, "embedding_size", hidden))
+    embeddings = 2 * length * embedding + (length * embedding * hidden if embedding != hidden else 0)
     layers = np.array([spec.layer for spec in config.exit_specs], dtype=np.int64)
     poolers = np.array([0 if spec.head == "linear" else hidden**2 for spec in config.exit_specs], dtype=np.int64)
-    heads = poolers + hidden * config.num_labels
-    return total + layers * layer + (heads if alone else np.cumsum(heads))
+    exit_heads = poolers + hidden * config.num_labels
+    return embeddings + layers * layer + (exit_heads if static else np.cumsum(exit_heads))
 
 
-def flops_per_exit(config: AdaptiveConfig, length: int = LENGTH, alone: bool = False) -> NDArray[np.int64] | None:
-    """Operations of a row that leaves at each exit; None where ELUE's counter does not know the family or the ramp."""
-    ramp_answers = config.faithful and config.ramp == "answers"
-    if config.backbone.model_type not in COUNTED or ramp_answers:
+def flops_per_exit(config: AdaptiveConfig, length: int = ELUE_LENGTH, static: bool = False) -> NDArray[np.int64] | None:
+    """Return the FLOPs of a row that exits at each exit; None if ELUE's counter does not support the model."""
+    has_ramp = config.faithful and config.ramp == "answers"
+    if config.backbone.model_type not in SUPPORTED_FAMILIES or has_ramp:
         return None
-    return 2 * macs_per_exit(config, length, alone)
+    return 2 * macs_per_exit(config, length, static)
 
 
 def elue_score(points: Curve, reference: Curve, clamp: bool = False) -> float:
-    """The mean height of the points above the reference curve, which is linear between its points.
+    """Return the mean height of the points above the reference curve, which is linear between its points.
 
-    A point beyond the curve's ends is refused, or measured against the nearest end.
+    A point beyond the curve's ends is an error; with `clamp` it is compared with the nearest end.
     """
     curve = sorted(reference)
     if len(curve) < 2 or len({flops for flops, _ in curve}) < len(curve):
-        raise BadInput("A reference curve has at least two points, each at another number of operations.")
+        raise BadInput("The reference curve needs at least two points with different FLOPs.")
     if not points:
-        raise BadInput("There is no point to score.")
+        raise BadInput("There are no points to score.")
     if any(not score <= 1 for _, score in curve):
-        raise BadInput("A reference curve has scores up to 1, not percent, and no NaN.")
+        raise BadInput("The scores of the reference curve must be between 0 and 1, not percent or NaN.")
     (low, _), (high, _) = curve[0], curve[-1]
     for flops, _ in points:
         if not clamp and not low * (1 - SLACK) <= flops <= high * (1 + SLACK):
             raise BadInput(
-                f"The reference curve covers {low / 1e6:,.4g} to {high / 1e6:,.4g} MFLOPs, and a point lies at "
-                f"{flops / 1e6:,.4g}; give a longer curve, or `clamp=True` to its ends."
+                f"The reference curve covers {low / 1e6:,.4g} to {high / 1e6:,.4g} MFLOPs, but a point is at "
+                f"{flops / 1e6:,.4g}; use a longer curve, or set `clamp=True`."
             )
-    known, heights = np.array(curve).T
-    flops_of, scores = np.array(points).T
-    return float(np.mean(scores - np.interp(flops_of, known, heights)))
+    curve_flops, curve_scores = np.array(curve).T
+    point_flops, scores = np.array(points).T
+    return float(np.mean(scores - np.interp(point_flops, curve_flops, curve_scores)))
 
 
 def read_reference(file: Path) -> list[tuple[float, float]]:
-    """A CSV file with the columns flops and score (0 to 1), one row per static depth."""
+    """Read a CSV file with the columns flops and score (0 to 1), one row per static depth."""
     if not file.is_file():
-        raise BadInput(f"No file {file}.")
+        raise BadInput(f"No such file: {file}.")
     try:
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError as err:
@@ -93,12 +95,12 @@ def read_reference(file: Path) -> list[tuple[float, float]]:
     try:
         return [(float(row["flops"]), float(row["score"])) for row in rows]
     except (TypeError, ValueError) as err:
-        raise BadInput(f"{file}, line {rows.line_num}: flops and score are numbers ({err}).") from err
+        raise BadInput(f"{file}, line {rows.line_num}: flops and score must be numbers ({err}).") from err
 
 
 def track(parameters: int) -> str:
-    """ELUE's parameter track."""
-    for most in TRACKS:
-        if parameters < most * 1e6:
-            return f"< {most} M"
+    """Return ELUE's track for a number of parameters."""
+    for limit in TRACKS:
+        if parameters < limit * 1e6:
+            return f"< {limit} M"
     return f"≥ {TRACKS[-1]} M"

@@ -1,20 +1,20 @@
-"""Who may leave: frozen dataclasses, pure functions of what the exits have said so far.
+"""Exit policies: frozen dataclasses that decide, from the outputs of the exits so far, which rows exit.
 
-| written                        | leaves at an exit when                                              |
-|--------------------------------|---------------------------------------------------------------------|
-| `entropy:0.2`                  | the entropy of its softmax (nats) is below the threshold            |
-| `confidence:0.9`               | its largest probability reaches the threshold                       |
-| `margin:0.8`                   | its two largest probabilities lie that far apart                    |
-| `patience:6`, `patience:3:0.1` | so many comparisons in a row agreed (regression: within a tolerance) |
-| `patience-confidence:2:0.3`    | the entropy was below the threshold at so many exits in a row       |
-| `vote:3`, `vote:1.5:0.5`       | one class has that many votes (divided by exits ** power)           |
-| `learned:0.1`                  | its LTE module's estimate that it is wrong is below the threshold   |
-| `risk:0.02`                    | a judge that was fitted to it says its answer is that unlikely to differ |
-| `layer:6`                      | it sits on that layer                                               |
-| `never`                        | it is the last one                                                  |
+| written as                     | a row exits when                                                         |
+|--------------------------------|--------------------------------------------------------------------------|
+| `entropy:0.2`                  | the entropy of the class probabilities (nats) is below the threshold     |
+| `confidence:0.9`               | the largest probability is at least the threshold                        |
+| `margin:0.8`                   | the two largest probabilities differ by at least the threshold           |
+| `patience:6`, `patience:3:0.1` | that many comparisons in a row agreed (regression: within a tolerance)   |
+| `patience-confidence:2:0.3`    | the entropy was below the threshold at that many exits in a row          |
+| `vote:3`, `vote:1.5:0.5`       | a class has that many votes (divided by exits ** power)                  |
+| `learned:0.1`                  | the learning-to-exit module estimates an error below the threshold       |
+| `risk:0.02`                    | the risk model's probability of a changed prediction is below the threshold |
+| `layer:6`                      | the exit is on that layer                                                |
+| `never`                        | the exit is the last one                                                 |
 
-Numbers are separated by colons; a threshold may be a list, one per exit: `entropy:0.1,0.2,0.4`.
-The last exit always leaves and is never asked, so its entry may be left out.
+Numbers are separated by colons. A threshold may be a list with one number per exit: `entropy:0.1,0.2,0.4`. All rows
+exit at the last exit, so its number may be omitted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     "parse",
 ]
 
-# name, an example, and where the class is: what the command line shows without loading torch
+# name → example, module, class; lets the command line list the policies without importing torch
 TABLE = {
     "entropy": ("entropy:0.2", "certainty", "Entropy"),
     "confidence": ("confidence:0.9", "certainty", "Confidence"),
@@ -68,14 +68,14 @@ TABLE = {
 POLICIES: LazyRegistry[type[Policy]] = LazyRegistry(
     "policy", {name: f"offramp.policies.{module}:{class_name}" for name, (_, module, class_name) in TABLE.items()}
 )
-_HOMES = {class_name: module for _, module, class_name in TABLE.values()}
-_HOMES |= {"from_dict": "parsing", "parse": "parsing", "Memory": "policy", "Policy": "policy"}
+_MODULES = {class_name: module for _, module, class_name in TABLE.values()}
+_MODULES |= {"from_dict": "parsing", "parse": "parsing", "Memory": "policy", "Policy": "policy"}
 
 
 def __getattr__(name: str) -> Any:
     if name == "Judged":
         warnings.warn("offramp.policies.Judged is deprecated; use RiskModel.", DeprecationWarning, stacklevel=2)
         name = "RiskModel"
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"offramp.policies.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"offramp.policies.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'offramp.policies' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Exits that agree with those before them, or stay certain."""
+"""Policies that look at several exits in a row: agreement, lasting certainty, votes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from torch import Tensor
 
 from offramp.core.stepper import ExitOutput, ModelSpec
 from offramp.errors import BadValue
-from offramp.policies.policy import Memory, Policy, refuse_regression
+from offramp.policies.policy import Memory, Policy, reject_regression
 from offramp.policies.spacing import SIZE, entropies
-from offramp.policies.thresholds import Threshold, check_list, count, number, threshold_at, thresholds
+from offramp.policies.thresholds import Threshold, check_thresholds, count, number, threshold_at, thresholds
 
 __all__ = ["Patience", "PatienceConfidence", "Vote"]
 
-TOLERANCES = (1e-3, 10.0)  # worth trying, in the units of the answer
+TOLERANCES = (1e-3, 10.0)  # range of candidates, in the units of the prediction
 
 
 @dataclass(frozen=True)
 class Patience(Policy):
-    """Leave once `patience` comparisons in a row agreed (PABEE, arXiv:2006.04152).
+    """Exit once `patience` comparisons in a row agreed (PABEE, arXiv:2006.04152).
 
-    An exit agrees with the one before on the class (multi-label: on the whole set of labels); in a
-    regression their difference is below `tolerance`. A disagreement starts again at 0.
+    Two consecutive exits agree if they predict the same class (multi-label: the same set of labels; regression: values
+    that differ by less than `tolerance`). A disagreement resets the count to 0.
+
+    Attributes:
+        patience: number of comparisons in a row that must agree.
+        tolerance: for a regression, the difference below which two values agree.
     """
 
     name: ClassVar[str] = "patience"
@@ -37,15 +41,15 @@ class Patience(Policy):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From all exits to one; where two answers agree within a tolerance, over that."""
+        """Return patience values from all exits to 1; for a regression, tolerances."""
         if model_spec.answer_type.needs_tolerance:
-            patience = 2 if len(model_spec.exits) > 4 else 1  # comparisons that a shallow model has room for
-            return [cls(patience, float(f"{one:.4g}")) for one in np.geomspace(*TOLERANCES, SIZE)]
+            patience = 2 if len(model_spec.exits) > 4 else 1  # a shallow model has few comparisons
+            return [cls(patience, float(f"{tolerance:.4g}")) for tolerance in np.geomspace(*TOLERANCES, SIZE)]
         return [cls(count) for count in range(max(1, len(model_spec.exits) - 1), 0, -1)]
 
     @classmethod
     def from_count(cls, count: int) -> Policy:
-        """So many comparisons."""
+        """Return the policy with this patience."""
         return cls(count)
 
     def __post_init__(self) -> None:
@@ -53,30 +57,34 @@ class Patience(Policy):
         if self.tolerance is not None:
             object.__setattr__(self, "tolerance", number(self.name, "tolerance", self.tolerance, 0))
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Count each row's agreements in a row."""
-        choice = said.answer_type.choice(said.logits.float())  # (rows, n)
-        if memory is None:  # the first exit has nothing to compare with
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count the consecutive agreements of each row."""
+        choice = output.answer_type.choice(output.logits.float())  # (rows, n)
+        if memory is None:  # nothing to compare with
             streak = torch.zeros(len(choice), dtype=torch.long, device=choice.device)
         else:
-            agrees = said.answer_type.agree(choice, memory["choice"], self.tolerance)
+            agrees = output.answer_type.agree(choice, memory["choice"], self.tolerance)
             streak = torch.where(agrees, memory["streak"] + 1, 0)
         return streak >= self.patience, {"choice": choice, "streak": streak}
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse a regression without a tolerance."""
+        """Raise for a regression without a tolerance."""
         if model_spec.answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue(
-                "patience on a regression needs a tolerance: how close two exits must be to agree, "
-                "in the units of the answer. Write patience:3:0.1, for instance."
+                "Policy 'patience' needs a tolerance for a regression: the difference below which two exits agree, "
+                "as in patience:3:0.1."
             )
 
 
 @dataclass(frozen=True)
 class PatienceConfidence(Policy):
-    """Leave once the entropy was below `threshold` at `patience` exits in a row (PCEE).
+    """Exit once the entropy was below `threshold` at `patience` exits in a row (PCEE).
 
-    Certainty has to last; the exits need not agree on the class.
+    The exits need not agree on the class.
+
+    Attributes:
+        patience: number of exits in a row.
+        threshold: entropy in nats, or one per exit.
     """
 
     name: ClassVar[str] = "patience-confidence"
@@ -88,28 +96,33 @@ class PatienceConfidence(Policy):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """Certain at two exits in a row."""
-        return [cls(2, one) for one in entropies(model_spec)]
+        """Return entropy thresholds for two exits in a row."""
+        return [cls(2, threshold) for threshold in entropies(model_spec)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patience", count(self.name, "patience", self.patience))
         object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, math.inf))
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Count each row's certain exits in a row."""
-        certain = said.answer_type.entropy(said.logits.float()) < threshold_at(self.threshold, said.exit)
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count the consecutive certain exits of each row."""
+        certain = output.answer_type.entropy(output.logits.float()) < threshold_at(self.threshold, output.exit)
         streak = certain.long() if memory is None else torch.where(certain, memory["streak"] + 1, 0)
         return streak >= self.patience, {"streak": streak}
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse regression and lists that do not fit."""
-        check_list(self.name, self.threshold, model_spec.exits)
-        refuse_regression(self.name, model_spec)
+        """Raise for a regression, or if the number of thresholds does not match the exits."""
+        check_thresholds(self.name, self.threshold, model_spec.exits)
+        reject_regression(self.name, model_spec)
 
 
 @dataclass(frozen=True)
 class Vote(Policy):
-    """Leave when a class has `threshold` votes, each exit having one, divided by (exits so far) ** `power`."""
+    """Exit once a class has `threshold` votes, one per exit, divided by (number of exits) ** `power`.
+
+    Attributes:
+        threshold: number of votes.
+        power: exponent of the number of exits; 0 counts plain votes.
+    """
 
     name: ClassVar[str] = "vote"
     example: ClassVar[str] = "vote:3"
@@ -119,23 +132,23 @@ class Vote(Policy):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From all votes to one."""
+        """Return thresholds from all votes to 1."""
         return [cls(float(count)) for count in range(len(model_spec.exits), 0, -1)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threshold", number(self.name, "threshold", self.threshold, 0))
         object.__setattr__(self, "power", number(self.name, "power", self.power, 0))
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Count each row's votes per class."""
-        vote = torch.nn.functional.one_hot(said.logits.float().argmax(-1), said.logits.shape[-1])  # (rows, classes)
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Count the votes of each row per class."""
+        vote = torch.nn.functional.one_hot(output.logits.float().argmax(-1), output.logits.shape[-1])  # (rows, classes)
         votes = vote if memory is None else memory["votes"] + vote
-        return votes.amax(-1) / said.exit**self.power >= self.threshold, {"votes": votes}
+        return votes.amax(-1) / output.exit**self.power >= self.threshold, {"votes": votes}
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse anything but single-label classification."""
-        if not model_spec.answer_type.is_one_class:
+        """Raise unless the model is a single-label classifier."""
+        if not model_spec.answer_type.is_single_class:
             raise BadValue(
-                f"Policy 'vote' counts votes for one class; this model is a {model_spec.answer_type.title}. "
-                "Use patience or learned."
+                f"Policy 'vote' needs a single-label classifier, but this model does {model_spec.answer_type.title}; "
+                "use patience or learned."
             )

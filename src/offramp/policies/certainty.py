@@ -1,4 +1,4 @@
-"""An exit's own certainty, compared with a threshold."""
+"""Policies that compare the certainty of one exit with a threshold."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from torch import Tensor
 
 from offramp.core.stepper import ExitOutput, ModelSpec
 from offramp.errors import BadValue
-from offramp.policies.policy import GraphBuilder, Memory, Policy, refuse_regression
+from offramp.policies.policy import GraphBuilder, Memory, Policy, reject_regression
 from offramp.policies.spacing import CERTAIN, entropies, log_spaced, probabilities
-from offramp.policies.thresholds import Threshold, check_list, threshold_at, thresholds
+from offramp.policies.thresholds import Threshold, check_thresholds, threshold_at, thresholds
 
 __all__ = ["ByThreshold", "Confidence", "Entropy", "Learned", "Margin", "largest_probability"]
 
 
 def largest_probability(graph: GraphBuilder, logits: str) -> str:
-    """The largest probability of each row, in an ONNX graph."""
-    chances = graph.add("Exp", graph.add("LogSoftmax", logits, axis=-1))
-    return graph.add("ReduceMax", chances, axes=[-1], keepdims=0)
+    """Add the largest probability of each row to an ONNX graph; return its name."""
+    probabilities = graph.add("Exp", graph.add("LogSoftmax", logits, axis=-1))
+    return graph.add("ReduceMax", probabilities, axes=[-1], keepdims=0)
 
 
 @dataclass(frozen=True)
 class ByThreshold(Policy):
-    """A policy with one threshold for all exits, or one per exit."""
+    """A policy with one threshold for all exits, or one per exit.
+
+    Attributes:
+        threshold: the threshold, or a tuple with one per exit.
+    """
 
     limit: ClassVar[float] = 1.0
     rising: ClassVar[bool | None] = True
@@ -37,29 +41,32 @@ class ByThreshold(Policy):
         object.__setattr__(self, "threshold", thresholds(self.name, self.threshold, self.limit))
 
     def at(self, exit_number: int) -> float:
-        """The threshold of an exit, numbered from 1."""
+        """Return the threshold of an exit, numbered from 1."""
         return threshold_at(self.threshold, exit_number)
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse a list of thresholds that does not fit the exits."""
-        check_list(self.name, self.threshold, model_spec.exits)
+        """Raise if the number of thresholds does not match the exits."""
+        check_thresholds(self.name, self.threshold, model_spec.exits)
 
 
 @dataclass(frozen=True)
 class _ByProbability(ByThreshold):
-    """One that reads class probabilities, which a regression has not."""
+    """A policy on class probabilities, which a regression does not have."""
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse regression (unless the original allowed it) and lists that do not fit."""
+        """Raise for a regression (unless faithful to an original), or if the number of thresholds does not match."""
         super().check(model_spec)
-        refuse_regression(self.name, model_spec)
+        reject_regression(self.name, model_spec)
 
 
 @dataclass(frozen=True)
 class Entropy(_ByProbability):
-    """Leave when the entropy of the answer is below `threshold`, strictly (DeeBERT, arXiv:2004.12993).
+    """Exit when the entropy of the class probabilities is below `threshold` (DeeBERT, arXiv:2004.12993).
 
-    0 never leaves; above ln(classes) everybody leaves at the first exit.
+    With 0 no row exits early; above ln(number of classes) all rows exit at the first exit.
+
+    Attributes:
+        threshold: entropy in nats, or a tuple with one per exit.
     """
 
     name: ClassVar[str] = "entropy"
@@ -70,25 +77,29 @@ class Entropy(_ByProbability):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From 0 to above the most."""
-        return [cls(one) for one in entropies(model_spec)]
+        """Return thresholds from 0 to just above the maximum."""
+        return [cls(threshold) for threshold in entropies(model_spec)]
 
-    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
-        """Strictly below the threshold."""
+    def add_to_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Add `entropy < threshold`."""
         log = graph.add("LogSoftmax", logits, axis=-1)
         terms = graph.add("Mul", graph.add("Exp", log), log)
         entropy = graph.add("Neg", graph.add("ReduceSum", terms, graph.numbers(-1), keepdims=0))
         entropy = graph.add("Max", entropy, graph.constant(np.array(0, np.float32)))
         return graph.add("Less", entropy, "threshold")
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Compare each row's entropy with the exit's threshold."""
-        return said.answer_type.entropy(said.logits.float()) < self.at(said.exit), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare the entropy of each row with the threshold of the exit."""
+        return output.answer_type.entropy(output.logits.float()) < self.at(output.exit), {}
 
 
 @dataclass(frozen=True)
 class Confidence(_ByProbability):
-    """Leave when the largest probability reaches `threshold`; multi-label: when every label is that sure."""
+    """Exit when the largest probability is at least `threshold`; multi-label: for every label, max(p, 1 − p).
+
+    Attributes:
+        threshold: probability, or a tuple with one per exit.
+    """
 
     name: ClassVar[str] = "confidence"
     example: ClassVar[str] = "confidence:0.9"
@@ -97,21 +108,25 @@ class Confidence(_ByProbability):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From certain to a guess."""
-        return [cls(one) for one in probabilities(model_spec)]
+        """Return thresholds from 1 to chance level."""
+        return [cls(threshold) for threshold in probabilities(model_spec)]
 
-    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
-        """At least the threshold."""
+    def add_to_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Add `largest probability >= threshold`."""
         return graph.add("GreaterOrEqual", largest_probability(graph, logits), "threshold")
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Compare each row's largest probability with the exit's threshold."""
-        return said.answer_type.confidence(said.logits.float()) >= self.at(said.exit), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare the largest probability of each row with the threshold of the exit."""
+        return output.answer_type.confidence(output.logits.float()) >= self.at(output.exit), {}
 
 
 @dataclass(frozen=True)
 class Margin(_ByProbability):
-    """Leave when the two largest probabilities lie `threshold` apart; multi-label: the smallest |2p − 1|."""
+    """Exit when the two largest probabilities differ by at least `threshold`; multi-label: the smallest |2p − 1|.
+
+    Attributes:
+        threshold: difference of probabilities, or a tuple with one per exit.
+    """
 
     name: ClassVar[str] = "margin"
     example: ClassVar[str] = "margin:0.8"
@@ -120,24 +135,28 @@ class Margin(_ByProbability):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From certain to a tie."""
-        return [cls(one) for one in [1.0, *(float(f"{2 * p - 1:.5g}") for p in log_spaced(CERTAIN, 0.0)), 0.0]]
+        """Return thresholds from 1 to 0."""
+        between = [float(f"{2 * p - 1:.5g}") for p in log_spaced(CERTAIN, 0.0)]
+        return [cls(threshold) for threshold in [1.0, *between, 0.0]]
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Compare each row's margin with the exit's threshold."""
-        return said.answer_type.margin(said.logits.float()) >= self.at(said.exit), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare the margin of each row with the threshold of the exit."""
+        return output.answer_type.margin(output.logits.float()) >= self.at(output.exit), {}
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse regression and lists that do not fit."""
+        """Raise for a regression, or if the number of thresholds does not match the exits."""
         super().check(model_spec)
-        refuse_regression(self.name, replace(model_spec, faithful=False))  # one output has no second class
+        reject_regression(self.name, replace(model_spec, faithful=False))  # a margin needs two classes
 
 
 @dataclass(frozen=True)
 class Learned(ByThreshold):
-    """Leave when the LTE module thinks the exit is unlikely to be wrong (BERxiT, EACL 2021).
+    """Exit when the learning-to-exit (LTE) module's uncertainty is below `threshold` (BERxiT, EACL 2021).
 
-    The threshold is on the original's UNcertainty: low means leave, strictly below. Serves regression too.
+    Also applies to regression.
+
+    Attributes:
+        threshold: uncertainty between 0 and 1, or a tuple with one per exit.
     """
 
     name: ClassVar[str] = "learned"
@@ -145,18 +164,18 @@ class Learned(ByThreshold):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From never wrong to always."""
-        return [cls(one) for one in [0.0, *log_spaced(-CERTAIN, CERTAIN), 1.0]]
+        """Return thresholds from 0 to 1."""
+        return [cls(threshold) for threshold in [0.0, *log_spaced(-CERTAIN, CERTAIN), 1.0]]
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Compare each row's estimated uncertainty with the exit's threshold."""
-        assert said.uncertainty is not None  # check() saw to it
-        return said.uncertainty.float() < self.at(said.exit), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Compare the uncertainty of each row with the threshold of the exit."""
+        assert output.uncertainty is not None  # ensured by check()
+        return output.uncertainty.float() < self.at(output.exit), {}
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse a model without the module, and lists that do not fit."""
+        """Raise if the model has no LTE module, or if the number of thresholds does not match the exits."""
         if not model_spec.lte:
             raise BadValue(
-                "Policy 'learned' needs an LTE module, and this model has none; train one, or take another policy."
+                "Policy 'learned' needs an LTE module, but this model has none; train one, or use another policy."
             )
         super().check(model_spec)

@@ -1,4 +1,4 @@
-"""The same depth for everybody."""
+"""Policies with the same exit for all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ __all__ = ["Layer", "Never"]
 
 @dataclass(frozen=True)
 class Layer(Policy):
-    """Leave at a fixed layer: a static model of that depth."""
+    """Exit at a fixed layer: a static model of that depth.
+
+    Attributes:
+        layer: layer of the exit.
+    """
 
     name: ClassVar[str] = "layer"
     example: ClassVar[str] = "layer:6"
@@ -28,44 +32,44 @@ class Layer(Policy):
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """From the full depth to the first exit."""
+        """Return all exit layers, from the last to the first."""
         return [cls(point.layer) for point in reversed(model_spec.exits)]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layer", count(self.name, "layer", self.layer, least=0))
+        object.__setattr__(self, "layer", count(self.name, "layer", self.layer, minimum=0))
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Everybody leaves at that layer."""
-        return torch.full((len(said.logits),), said.layer == self.layer, device=said.logits.device), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Let all rows exit at the layer."""
+        return torch.full((len(output.logits),), output.layer == self.layer, device=output.logits.device), {}
 
-    def listens(self, point: ExitPoint) -> bool:
-        """Only to the exit on that layer, not to an untrained ramp beside it."""
+    def needs_exit(self, point: ExitPoint) -> bool:
+        """Return true for the exit on the layer, but not for an untrained ramp on it."""
         return point.layer == self.layer and not point.is_ramp
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse a layer without an exit."""
+        """Raise if the layer has no exit."""
         layers = sorted({point.layer for point in model_spec.exits})
         if self.layer not in layers:
-            raise BadValue(f"No exit sits on layer {self.layer}; this model's exits are on {_listed(layers)}.")
+            raise BadValue(f"Layer {self.layer} has no exit; the exits of this model are on layers {_join(layers)}.")
 
 
 @dataclass(frozen=True)
 class Never(Policy):
-    """Nobody leaves before the last exit: the full model."""
+    """No row exits before the last exit: the full model."""
 
     name: ClassVar[str] = "never"
     title: ClassVar[str] = "no early exits"
     example: ClassVar[str] = "never"
     is_static: ClassVar[bool] = True
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Nobody leaves."""
-        return torch.zeros(len(said.logits), dtype=torch.bool, device=said.logits.device), {}
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Let no row exit."""
+        return torch.zeros(len(output.logits), dtype=torch.bool, device=output.logits.device), {}
 
-    def listens(self, point: ExitPoint) -> bool:
-        """To no exit but the last, which always answers."""
+    def needs_exit(self, point: ExitPoint) -> bool:
+        """Return false: only the last exit is needed, and it always runs."""
         return False
 
 
-def _listed(layers: Sequence[int]) -> str:
+def _join(layers: Sequence[int]) -> str:
     return ", ".join(str(layer) for layer in layers)

@@ -1,6 +1,6 @@
-"""Settings worth trying for a policy, from safe to risky, fixed before any data are seen.
+"""Candidate settings of a policy, from safe to risky, fixed before any data are seen.
 
-Probabilities crowd near certainty, so thresholds are spaced evenly in log-odds, not evenly.
+Probabilities concentrate near 1, so thresholds are evenly spaced in log-odds.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from offramp.errors import BadValue
 from offramp.policies import POLICIES
 from offramp.policies.policy import Policy
 
-__all__ = ["fitting", "grid"]
+__all__ = ["applicable_policies", "grid"]
 
 
-def fitting(model_spec: ModelSpec) -> list[str]:
-    """The policies with a number to choose that can serve a model, whatever an original would have allowed."""
+def applicable_policies(model_spec: ModelSpec) -> list[str]:
+    """Return the names of the policies with a number to choose that apply to a model."""
     model_spec = replace(model_spec, faithful=False)
     names = []
-    for name, kind in POLICIES.items():
+    for name, policy_class in POLICIES.items():
+        has_number = policy_class.rising is not None or policy_class.counts
         try:
-            made = kind.settings(model_spec) if kind.rising is not None or kind.counts else []
-            for policy in made:
+            candidates = policy_class.settings(model_spec) if has_number else []
+            for policy in candidates:
                 policy.check(model_spec)
         except BadValue:
             continue
-        names += [name] if made else []
+        names += [name] if candidates else []
     return names
 
 
@@ -38,17 +39,26 @@ def grid(
     thresholds: Sequence[float] | None = None,
     patience: Sequence[int] | None = None,
 ) -> list[Policy]:
-    """Policies of one kind, from safe to risky; by default a grid that suits the model."""
-    kind = POLICIES[name]
-    made = kind.settings(model_spec)
-    if not made:
-        raise BadValue(f"Policy {name!r} has no number to choose; take one of {', '.join(fitting(model_spec))}.")
-    if patience is not None and kind.counts:
+    """Return the candidate settings of a policy for a model, from safe to risky.
+
+    Args:
+        name: name of the policy.
+        model_spec: the model.
+        thresholds: thresholds, instead of the default grid.
+        patience: counts, instead of all.
+    """
+    policy_class = POLICIES[name]
+    candidates = policy_class.settings(model_spec)
+    if not candidates:
+        available = ", ".join(applicable_policies(model_spec))
+        raise BadValue(f"Policy {name!r} has no number to choose. Available: {available}.")
+    if patience is not None and policy_class.counts:
         if model_spec.answer_type.needs_tolerance:
-            raise BadValue("With a tolerance, patience is drawn over that; leave `patience=` out.")
-        made = [kind.from_count(count) for count in sorted(patience, reverse=True)]
-    elif thresholds is not None and kind.rising is not None:
-        made = [made[0].with_threshold(float(number)) for number in sorted(thresholds, reverse=not kind.rising)]
-    for policy in made:
+            raise BadValue("For a regression, patience varies the tolerance; remove `patience=`.")
+        candidates = [policy_class.from_count(count) for count in sorted(patience, reverse=True)]
+    elif thresholds is not None and policy_class.rising is not None:
+        ordered = sorted(thresholds, reverse=not policy_class.rising)
+        candidates = [candidates[0].with_threshold(float(threshold)) for threshold in ordered]
+    for policy in candidates:
         policy.check(model_spec)
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(candidates))

@@ -1,4 +1,4 @@
-"""Policies as they are written and saved."""
+"""Parse policies from text and from saved dicts."""
 
 from __future__ import annotations
 
@@ -14,48 +14,69 @@ __all__ = ["from_dict", "parse"]
 
 
 def from_dict(saved: Mapping[str, Any]) -> Policy:
-    """The policy that `to_dict` wrote."""
-    given = dict(saved)
-    name = given.pop("name", None)
+    """Return the policy that `Policy.to_dict` saved.
+
+    Args:
+        saved: a dict with the key `name` and the numbers of the policy.
+
+    Returns:
+        The policy.
+
+    Examples:
+        >>> offramp.policies.from_dict({"name": "entropy", "threshold": 0.2})
+    """
+    values = dict(saved)
+    name = values.pop("name", None)
     if not isinstance(name, str):
-        raise BadValue(f"A policy needs a name; this one is {dict(saved)!r}.")
+        raise BadValue(f"A saved policy needs a `name`, got {dict(saved)!r}.")
     known = {field.name for field in fields(POLICIES[name])}
-    if unknown := sorted(set(given) - known):
-        raise BadValue(
-            f"Policy {name!r} has no {', '.join(unknown)}; it has {', '.join(sorted(known)) or 'no numbers'}."
-        )
+    if unknown := sorted(set(values) - known):
+        available = ", ".join(sorted(known)) or "no numbers"
+        raise BadValue(f"Policy {name!r} has no {', '.join(unknown)}. Available: {available}.")
     try:
-        return POLICIES[name](**given)
+        return POLICIES[name](**values)
     except TypeError:
-        raise BadValue(f"Policy {name!r} needs {_needs(POLICIES[name])}.") from None
+        raise BadValue(f"Policy {name!r} needs {_expected(POLICIES[name])}.") from None
 
 
 def parse(written: str | Mapping[str, Any] | Policy) -> Policy:
-    """The policy that a user wrote, such as `entropy:0.2`, `patience:3:0.1` or `never` (or a saved one)."""
+    """Parse a policy.
+
+    Args:
+        written: text such as `entropy:0.2`, `patience:3:0.1` or `never`, a saved dict, or a policy.
+
+    Returns:
+        The policy.
+
+    Examples:
+        >>> offramp.policies.parse("entropy:0.2")
+    """
     if isinstance(written, Policy):
         return written
     if isinstance(written, Mapping):
         return from_dict(written)
     if not isinstance(written, str):
-        raise BadValue(f"{written!r} is not a policy; write one like entropy:0.2.")
-    name, *given = written.strip().split(":")
-    kind = POLICIES[name]
-    known = [field.name for field in fields(kind)]
-    if len(given) > len(known):
-        raise BadValue(f"{written!r} has too many numbers; policy {name!r} takes {_needs(kind)}.")
+        raise BadValue(f"{written!r} is not a policy; use the form entropy:0.2.")
+    name, *parts = written.strip().split(":")
+    policy_class = POLICIES[name]
+    known = [field.name for field in fields(policy_class)]
+    if len(parts) > len(known):
+        raise BadValue(f"{written!r} has too many numbers; policy {name!r} takes {_expected(policy_class)}.")
     try:
-        values = {key: _read(number) for key, number in zip(known, given, strict=False)}
+        values = {field: _number(part) for field, part in zip(known, parts, strict=False)}
     except ValueError:
-        raise BadValue(f"{written!r} is not a policy: after the name come numbers, as in {kind.example}.") from None
+        raise BadValue(
+            f"{written!r} is not a policy: expected numbers after the name, as in {policy_class.example}."
+        ) from None
     return from_dict({"name": name} | values)
 
 
-def _read(number: str) -> float | list[float]:
-    if "," in number:
-        return [float(one) for one in number.split(",")]
-    return float(number)
+def _number(text: str) -> float | list[float]:
+    if "," in text:
+        return [float(number) for number in text.split(",")]
+    return float(text)
 
 
-def _needs(kind: type[Policy]) -> str:
-    names = [field.name for field in fields(kind)]
-    return f"{' and '.join(names) or 'no numbers'}, as in {kind.example}"
+def _expected(policy_class: type[Policy]) -> str:
+    names = [field.name for field in fields(policy_class)]
+    return f"{' and '.join(names) or 'no numbers'}, as in {policy_class.example}"

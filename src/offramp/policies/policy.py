@@ -1,4 +1,4 @@
-"""What a policy is: from what the exits have said so far, who may leave."""
+"""The base class of exit policies."""
 
 from __future__ import annotations
 
@@ -12,104 +12,114 @@ from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec
 from offramp.errors import BadValue
 from offramp.policies.thresholds import Threshold
 
-__all__ = ["GraphBuilder", "Memory", "Policy", "refuse_regression"]
+__all__ = ["GraphBuilder", "Memory", "Policy", "reject_regression"]
 
-SHOWN = ("patience", "threshold", "tolerance", "layer")  # the numbers that `describe` shows
+DESCRIBED = ("patience", "threshold", "tolerance", "layer")  # fields in `describe`
 
 Memory = Mapping[str, Tensor]
-"""What a policy remembers of each row, tensors with the rows first; the loop compacts it."""
+"""State of a policy per row: tensors with rows as the first dimension; the loop drops rows that exit."""
 
 
 class GraphBuilder(Protocol):
-    """What a policy needs to become a part of an ONNX graph."""
+    """Builds the nodes of an ONNX graph."""
 
-    def add(self, kind: str, *inputs: str, **options: Any) -> str:
-        """A node with one output, which is its name."""
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return the name of its output."""
         ...
 
     def constant(self, value: Any) -> str:
-        """A constant array."""
+        """Add a constant and return its name."""
         ...
 
     def numbers(self, *values: int) -> str:
-        """Whole numbers."""
+        """Add a constant vector of integers and return its name."""
         ...
 
 
 @dataclass(frozen=True)
 class Policy:
-    """From what the exits have said so far, who may leave.
+    """An exit policy decides, from the outputs of the exits so far, which rows exit.
 
-    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. It decides in float32, as a trace
-    keeps the answers, so that live and replayed decisions are the same. The last exit is never asked; everybody leaves
-    there. A model is checked once, before it runs.
+    `step` is pure: row-wise tensors in, a Boolean per row and the new memory out. It computes in float32, the precision
+    of a trace, so that live and replayed decisions are equal. It is not called for the last exit, where all rows exit.
+    `check` is called once, before a model runs.
+
+    Examples:
+        >>> policy = offramp.policies.parse("entropy:0.2")
+        >>> policy.describe()
+        'entropy, threshold 0.2'
     """
 
     name: ClassVar[str]
-    title: ClassVar[str] = ""  # what people read; default: the name
-    example: ClassVar[str]  # how one is written
-    rising: ClassVar[bool | None] = None  # whether a larger threshold lets more rows exit; None: it has no threshold
+    title: ClassVar[str] = ""  # name in `describe` (default: the name)
+    example: ClassVar[str]  # as written by a user
+    rising: ClassVar[bool | None] = None  # whether more rows exit with a larger threshold; None: it has no threshold
     counts: ClassVar[bool] = False  # its number counts exits
-    per_exit: ClassVar[bool] = False  # every exit may have a threshold of its own
-    tunable: ClassVar[bool] = False  # an exit decides by itself, so that sets of exits can be compared
-    automatic: ClassVar[bool] = False  # tried where the best policy is asked for
-    is_static: ClassVar[bool] = False  # the same depth for all rows: no exit on the way is asked
-    sees_groups: ClassVar[bool] = False  # decides about all rows of an example together: they stay in one batch
+    per_exit: ClassVar[bool] = False  # each exit may have a separate threshold
+    tunable: ClassVar[bool] = False  # decisions do not depend on earlier exits, so sets of exits can be compared
+    automatic: ClassVar[bool] = False  # tried by `policy="auto"`
+    is_static: ClassVar[bool] = False  # all rows exit at the same layer
+    sees_groups: ClassVar[bool] = False  # decides for all rows of an example together, so they stay in one batch
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
-        """Which rows leave at this exit, and what to remember of each row."""
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+        """Return which rows exit here, and the memory for the next exit.
+
+        Args:
+            output: output of the current exit.
+            memory: memory returned at the previous exit; None at the first.
+        """
         raise NotImplementedError
 
     @classmethod
     def settings(cls, model_spec: ModelSpec) -> list[Policy]:
-        """Settings worth trying on a model, from safe to risky; none where there is nothing to choose."""
+        """Return candidates for a model, from safe to risky; empty if the policy has nothing to choose."""
         return []
 
     @classmethod
     def from_count(cls, count: int) -> Policy:
-        """With a number of exits, for a policy that counts them."""
+        """Return the policy with this number of exits, for a policy that counts them."""
         raise NotImplementedError
 
     @property
     def parameter(self) -> float | None:
-        """The number that a curve is drawn over."""
+        """The number that varies along a speed–quality curve."""
         for name in ("tolerance", "threshold", "patience", "layer"):
             value = getattr(self, name, None)
             if value is not None and not isinstance(value, tuple):
                 return float(value)
         return None
 
-    def in_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
-        """Which rows exit, as nodes of an ONNX graph whose input `threshold` is the policy's; returns their name."""
-        raise BadValue(f"A single file cannot exit by {self.name!r}; it exits by entropy:T, confidence:T or risk:T.")
+    def add_to_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
+        """Add the decision to an ONNX graph with the input `threshold`; return the name of the Boolean output."""
+        raise BadValue(f"A single ONNX file does not support policy {self.name!r}; use entropy, confidence or risk.")
 
-    def listens(self, point: ExitPoint) -> bool:
-        """Whether the exit's answer can matter; exits that nobody listens to are not computed."""
+    def needs_exit(self, point: ExitPoint) -> bool:
+        """Return whether the policy uses an exit's output; heads that are not needed do not run."""
         return True
 
     def check(self, model_spec: ModelSpec) -> None:
-        """Refuse a model that this policy cannot serve."""
+        """Raise if the policy does not apply to a model."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Name and numbers, as they stand in a model's config."""
+        """Return the name and the numbers, as saved in a model's config."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"name": self.name} | {
             key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
         }
 
     def with_threshold(self, threshold: Threshold) -> Policy:
-        """The same policy with another threshold."""
+        """Return the policy with another threshold."""
         if not any(field.name == "threshold" for field in fields(self)):
-            raise BadValue(f"Policy {self.name!r} has no threshold to set; name a policy that has one.")
+            raise BadValue(f"Policy {self.name!r} has no threshold; use a policy that has one, such as entropy.")
         changed: dict[str, Any] = {"threshold": threshold}
         return replace(self, **changed)
 
     def describe(self) -> str:
-        """The policy for people to read: `entropy, threshold 0.2`. `str()` has every digit and can be parsed again."""
+        """Return a readable description; `str(policy)` has all digits and can be parsed."""
         title, parts = self.title or self.name, []
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in SHOWN or value is None:
+            if field.name not in DESCRIBED or value is None:
                 continue
             if isinstance(value, tuple):
                 parts.append(f"one {field.name} per exit")
@@ -120,24 +130,24 @@ class Policy:
 
     def __str__(self) -> str:
         values = [(getattr(self, field.name), field.default) for field in fields(self)]
-        while len(values) > 1 and values[-1][0] == values[-1][1]:  # what need not be said
+        while len(values) > 1 and values[-1][0] == values[-1][1]:  # defaults are omitted
             values.pop()
-        return ":".join([self.name, *(_written(value) for value, _ in values)])
+        return ":".join([self.name, *(_format(value) for value, _ in values)])
 
 
-def _written(number: float | tuple[float, ...] | None) -> str:
-    if number is None:
+def _format(value: float | tuple[float, ...] | None) -> str:
+    if value is None:
         return ""
-    if isinstance(number, tuple):
-        return ",".join(_written(one) for one in number)
-    short = f"{number:g}"
-    return short if float(short) == number else repr(number)
+    if isinstance(value, tuple):
+        return ",".join(_format(number) for number in value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
-def refuse_regression(policy: str, model_spec: ModelSpec) -> None:
-    """A regression has no class probabilities, whatever the originals did."""
+def reject_regression(policy: str, model_spec: ModelSpec) -> None:
+    """Raise for a regression, which has no class probabilities, unless the model is `faithful` to an original."""
     if not model_spec.answer_type.has_probabilities and not model_spec.faithful:
         raise BadValue(
-            f"Policy {policy!r} needs class probabilities, and this model is a regression: with one output "
-            "every row would leave at the first exit. Use patience with a tolerance (patience:3:0.1) or learned."
+            f"Policy {policy!r} needs class probabilities, but this model is a regression. "
+            "Use patience with a tolerance, such as patience:3:0.1, or learned."
         )

@@ -1,4 +1,4 @@
-"""The numbers of a policy: what they may be, and how a threshold per exit is read."""
+"""Checks for the numbers of a policy, and thresholds per exit."""
 
 from __future__ import annotations
 
@@ -10,56 +10,55 @@ from typing import Any
 from offramp.core.stepper import ExitPoint
 from offramp.errors import BadValue
 
-__all__ = ["Threshold", "check_list", "count", "number", "threshold_at", "thresholds"]
+__all__ = ["Threshold", "check_thresholds", "count", "number", "threshold_at", "thresholds"]
 
 Threshold = float | tuple[float, ...]
-MOST = 1_000_000  # of anything that is counted in exits
+MAX_COUNT = 1_000_000  # for numbers that count exits
 
 
 def _real(policy: str, field: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise BadValue(f"{policy}: {field} is {value!r}; it must be a number.")
+        raise BadValue(f"{policy}: {field} must be a number, got {value!r}.")
     try:
         return float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return math.inf
 
 
 def number(policy: str, field: str, value: Any, low: float, high: float = math.inf) -> float:
-    """A finite number between `low` and `high`."""
-    found = _real(policy, field, value)
-    if not math.isfinite(found) or not low <= found <= high:
-        upper = f"and {high:g}" if high < math.inf else "and finite"
-        raise BadValue(f"{policy}: {field} is {found:g}; it must lie between {low:g} {upper}.")
-    return found
+    """Return a finite number between `low` and `high`; raise otherwise."""
+    checked = _real(policy, field, value)
+    if not math.isfinite(checked) or not low <= checked <= high:
+        allowed = f"between {low:g} and {high:g}" if high < math.inf else f"finite and at least {low:g}"
+        raise BadValue(f"{policy}: {field} must be {allowed}, got {checked:g}.")
+    return checked
 
 
-def count(policy: str, field: str, value: Any, least: int = 1) -> int:
-    """A whole number from 1 (or another least one) to `MOST`."""
-    found = _real(policy, field, value)
-    if not least <= found <= MOST or found % 1:
-        raise BadValue(f"{policy}: {field} is {found:g}; it must be a whole number from {least} to {MOST:,}.")
-    return int(found)
+def count(policy: str, field: str, value: Any, minimum: int = 1) -> int:
+    """Return an integer between `minimum` and `MAX_COUNT`; raise otherwise."""
+    checked = _real(policy, field, value)
+    if not minimum <= checked <= MAX_COUNT or checked % 1:
+        raise BadValue(f"{policy}: {field} must be an integer between {minimum} and {MAX_COUNT:,}, got {checked:g}.")
+    return int(checked)
 
 
-def thresholds(policy: str, given: Any, limit: float) -> Threshold:
-    """One number for all exits, or a tuple with one per exit."""
-    if not isinstance(given, list | tuple):
-        return number(policy, "threshold", given, 0, limit)
-    if not given:
+def thresholds(policy: str, value: Any, limit: float) -> Threshold:
+    """Return one number for all exits, or a tuple with one per exit; raise if a number is not valid."""
+    if not isinstance(value, list | tuple):
+        return number(policy, "threshold", value, 0, limit)
+    if not value:
         raise BadValue(f"{policy}: the list of thresholds is empty.")
-    return tuple(number(policy, f"threshold {i}", one, 0, limit) for i, one in enumerate(given, 1))
+    return tuple(number(policy, f"threshold {i}", entry, 0, limit) for i, entry in enumerate(value, 1))
 
 
 def threshold_at(threshold: Threshold, exit_number: int) -> float:
-    """The threshold of an exit, numbered from 1."""
+    """Return the threshold of an exit, numbered from 1."""
     return threshold[exit_number - 1] if isinstance(threshold, tuple) else threshold
 
 
-def check_list(policy: str, threshold: Threshold, exits: Sequence[ExitPoint]) -> None:
-    """Refuse a list that does not fit the exits."""
-    # the last exit is never asked, so its entry may be missing
+def check_thresholds(policy: str, threshold: Threshold, exits: Sequence[ExitPoint]) -> None:
+    """Raise if the number of thresholds does not match the exits; the last exit needs none."""
     if isinstance(threshold, tuple) and len(threshold) not in (len(exits), len(exits) - 1):
         raise BadValue(
-            f"{policy}: {len(threshold)} thresholds for {len(exits)} exits; give one number, or one per exit."
+            f"{policy}: got {len(threshold)} thresholds for {len(exits)} exits; use one number, or one per exit."
         )

@@ -1,1 +1,1 @@
-"""Results in; tables, figures, files and one HTML page out."""
+"""Present results as tables, figures, files and an HTML report."""

@@ -1,4 +1,4 @@
-"""Answers as lines of a file: JSON lines or TSV, chunk by chunk, so that a stream of any length fits."""
+"""Write predictions as JSON lines or TSV, chunk by chunk, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FORMATS = ("jsonl", "tsv")
 
 
 def format_of_answers(file: Path | None) -> str:
-    """By the file's ending; JSON lines where that says nothing."""
+    """Return "tsv" for a .tsv file, else "jsonl"."""
     return "tsv" if file is not None and file.suffix == ".tsv" else "jsonl"
 
 
 def check_format(form: str | None) -> None:
-    """Refuse a format that nobody can write."""
+    """Raise if the output format is unknown."""
     if form is not None and form not in FORMATS:
         raise UnknownName("format", form, [*FORMATS, "glue", "elue", "squad"])
 
@@ -33,13 +33,13 @@ def check_format(form: str | None) -> None:
 def write_answers(
     stream: Iterable[Answers], config: AdaptiveConfig, file: Path, form: str, all_scores: bool, overwrite: bool
 ) -> int:
-    """All answers into a file that appears when it is complete; how many."""
+    """Write all predictions to a file, which appears when it is complete; return their number."""
     with staged_file(file, overwrite) as out:
         return write_lines(lines_of(stream, config, form, all_scores), out, str(file)) - (form == "tsv")
 
 
 def lines_of(stream: Iterable[Answers], config: AdaptiveConfig, form: str, all_scores: bool) -> Iterator[list[str]]:
-    """The lines of each chunk."""
+    """Yield the lines of every chunk."""
     labels = config.labels if all_scores else ()
     if form == "tsv":
         yield ["\t".join([*config.answer_type.fields, *labels]) + "\n"]
@@ -51,7 +51,7 @@ def lines_of(stream: Iterable[Answers], config: AdaptiveConfig, form: str, all_s
 
 
 def write_lines(chunks: Iterator[list[str]], file: TextIO, name: str) -> int:
-    """A chunk's answers are out before the next one's texts are asked for; how many lines."""
+    """Write and flush every chunk before the next one is read; return the number of lines."""
     count = 0
     for lines in chunks:
         with writing(name):
@@ -78,4 +78,4 @@ def _cell(value: object) -> str:
         return ",".join(value)
     if isinstance(value, float):
         return f"{value:.6f}"
-    return "" if value is None else " ".join(str(value).split())  # a tab or a new line would end it
+    return "" if value is None else " ".join(str(value).split())  # tabs and line breaks separate cells and rows

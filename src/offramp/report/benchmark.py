@@ -1,4 +1,4 @@
-"""What was measured, as a table to read and a figure to show."""
+"""Present benchmark results as a table and a figure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from offramp.report.figures import COLOURS
 
 __all__ = ["draw", "table"]
 
-COLUMNS = ("texts/s", "spread", "p50", "p95", "p99 ms", "same", "score", "layers", "MB", "÷ plain", "÷ best peer")
+COLUMNS = ("texts/s", "spread", "p50", "p95", "p99 ms", "same", "score", "layers", "MB", "÷ plain", "÷ best baseline")
 
 
 def table(results: dict[str, Any]) -> str:
-    """A block per batch size; who answers too differently is marked, and nobody is compared with them."""
+    """Return one block per batch size; entries with too many changed predictions are marked with an asterisk."""
     blocks = []
     for batch in dict.fromkeys(row["batch"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["batch"] == batch]
         cells = [(f"batch {batch}", *COLUMNS), *(_cells(row) for row in rows)]
-        widths = [max(len(line[place]) for line in cells) for place in range(len(cells[0]))]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
         lines = [
             "  ".join(
-                [line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))]
+                [
+                    line[0].ljust(widths[0]),
+                    *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+                ]
             )
             for line in cells
         ]
         blocks.append("\n".join(lines))
     if any(not row["counts"] for row in results["rows"]):
-        blocks.append("* less than 98 % of the full model's answers: shown, but nobody is compared with it.")
+        blocks.append("* agrees with the full model on less than 98 % of predictions; not used as a baseline.")
     threads = f"{results['threads']} thread{'s' if results['threads'] > 1 else ''}"
     blocks.append(f"{results['cpu']}, {threads}, torch {results['torch']}, {results['date'][:10]}.")
     return "\n\n".join(blocks)
@@ -37,11 +40,11 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
 
-    slow, quick = row["spread"]
+    slowest, fastest = row["spread"]
     return (
         row["name"] + ("" if row["counts"] else " *"),
         f"{row['throughput']:.1f}",
-        f"{slow:.0f}–{quick:.0f}",
+        f"{slowest:.0f}–{fastest:.0f}",
         number(row["p50_ms"], ".2f"),
         number(row["p95_ms"], ".2f"),
         number(row["p99_ms"], ".2f"),
@@ -55,7 +58,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
-    """Agreement (or score, where there are labels) against measured texts a second, every contestant a point."""
+    """Plot agreement with the full model against throughput, one point per entry."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -67,10 +70,10 @@ def draw(results: dict[str, Any], file: Path) -> None:
         for row in (row for row in results["rows"] if row["batch"] == batch):
             mark, colour = ("o", COLOURS[0]) if row["adaptive"] else ("s", "#777777")
             axis.plot(row["throughput"], 100 * row["agreement"], mark, color=colour)
-            place = (row["throughput"], 100 * row["agreement"])
-            axis.annotate(row["name"], place, xytext=(4, 3), textcoords="offset points", fontsize=6)
-        axis.set(xscale="log", xlabel="texts a second, measured", title=f"batch {batch}")
-    axes[0][0].set_ylabel("answers like the full float32 model's, %")
+            position = (row["throughput"], 100 * row["agreement"])
+            axis.annotate(row["name"], position, xytext=(4, 3), textcoords="offset points", fontsize=6)
+        axis.set(xscale="log", xlabel="texts per second", title=f"batch {batch}")
+    axes[0][0].set_ylabel("same prediction as the full float32 model (%)")
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     plt.close(figure)

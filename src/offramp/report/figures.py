@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from offramp.extras import require
+from offramp.policies import parse
 
 __all__ = ["COLOURS", "curves", "histogram"]
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart
+# Okabe and Ito's colour-blind-safe palette
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -21,7 +22,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "svg.hashsalt": "offramp",  # the same figure is the same file
+    "svg.hashsalt": "offramp",  # makes the files reproducible
     "figure.constrained_layout.use": True,
 }
 
@@ -50,7 +51,7 @@ def curves(
     chosen: Mapping[str, Any] | None = None,
     cost: str = "mean_layers",
 ) -> None:
-    """Score (without labels: agreement) against `cost` (mean layers, or flops); `exits` are drawn as markers."""
+    """Plot score (without labels: agreement) against `cost` (mean layers or flops); `exits` are drawn as markers."""
     plt = _pyplot()
     value = "agreement" if metric is None else "score"
     figure, axes = plt.subplots(figsize=(6.4, 4.2))
@@ -58,34 +59,37 @@ def curves(
         ordered = sorted(points, key=lambda point: point[cost])
         axes.plot(*_columns(ordered, value, cost), color=colour, linewidth=1.6, label=name)
     for (name, points), colour in zip(exits, _colours(len(exits)), strict=True):
-        shown = {"color": colour if len(exits) > 1 else "#777777", "markersize": 4, "linestyle": "none"}
-        axes.plot(*_columns(points, value, cost), marker="s", label=name, **shown)
+        style = {"color": colour if len(exits) > 1 else "#777777", "markersize": 4, "linestyle": "none"}
+        axes.plot(*_columns(points, value, cost), marker="s", label=name, **style)
     if oracle is not None and metric is not None:
-        best, deepest = oracle[1][-1], {"mean_layers": axes.get_xlim()[1]}  # more layers cannot help it further
+        best, deepest = oracle[1][-1], {"mean_layers": axes.get_xlim()[1]}  # flat up to the right edge
         axes.plot(*_columns([*oracle[1], {**best, **deepest}], value), color="#999999", linestyle=":", label=oracle[0])
     if chosen is not None:
         axes.plot([chosen["mean_layers"]], [100 * chosen[value]], "o", color="black", markersize=8, fillstyle="none")
         axes.annotate(
-            chosen["policy"], (chosen["mean_layers"], 100 * chosen[value]), (8, -12), textcoords="offset points"
+            parse(chosen["policy"]).describe(),
+            (chosen["mean_layers"], 100 * chosen[value]),
+            (8, -12),
+            textcoords="offset points",
         )
-    axes.set_xlabel("mean layers run" if cost == "mean_layers" else "operations per text, MFLOPs")
-    axes.set_ylabel(f"{metric}, percent" if metric else "same answer as the full model, percent")
+    axes.set_xlabel("mean layers run" if cost == "mean_layers" else "operations per text (MFLOPs)")
+    axes.set_ylabel(f"{metric} (%)" if metric else "same prediction as the full model (%)")
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(fontsize=8)
     _save(plt, figure, folder, "curve")
 
 
 def histogram(folder: Path, layers: Sequence[int], counts: Sequence[int], policy: str) -> None:
-    """How many rows leave at each exit."""
+    """Plot how many rows exit at each layer."""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 2.8))
     total = sum(counts)
     bars = axes.bar(range(len(layers)), counts, color=COLOURS[0])
     axes.bar_label(bars, [f"{count / total:.0%}" for count in counts], fontsize=8)
     axes.set_xticks(range(len(layers)), [str(layer) for layer in layers])
-    axes.set_xlabel("layer")
-    axes.set_ylabel("rows that leave")
-    axes.set_title(f"where rows leave, {policy}", loc="left", fontsize=10)
+    axes.set_xlabel("exit layer")
+    axes.set_ylabel("rows")
+    axes.set_title(f"Where rows exit: {parse(policy).describe()}", loc="left", fontsize=10)
     axes.grid(visible=False, axis="x")
     _save(plt, figure, folder, "exits")
 
@@ -103,7 +107,7 @@ def _columns(
 
 def _save(plt: Any, figure: Any, folder: Path, name: str) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in another script: a box stands for it
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in other scripts are drawn as boxes
         figure.savefig(folder / f"{name}.png", dpi=160)
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)

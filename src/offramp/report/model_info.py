@@ -1,50 +1,52 @@
-"""A model folder in a few lines."""
+"""Format the facts about a model folder as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["formatted"]
+from offramp.policies import parse
+
+__all__ = ["format_info"]
 
 
-def formatted(name: str, facts: dict[str, Any]) -> str:
-    """The facts in lines."""
+def format_info(name: str, facts: dict[str, Any]) -> str:
+    """Return the facts as lines of text."""
     size = facts["parameters"]
     share = size["exits"] / (size["exits"] + size["backbone"])
-    body = f"{facts['backbone']}, {facts['layers']} layers of {facts['hidden_size']}"
+    backbone = f"{facts['backbone']}, {facts['layers']} layers of {facts['hidden_size']}"
     labels = facts["labels"]
     shown = ", ".join(labels[:12]) + (f" … ({len(labels)})" if len(labels) > 12 else "")
     lines = [
         f"{name}",
-        f"  backbone    {body}, {size['backbone']:,} parameters",
-        f"  answer      {facts['problem'].replace('_', ' ')}: {shown}",
-        f"  policy      {facts['policy']}",
+        f"  backbone    {backbone}, {size['backbone']:,} parameters",
+        f"  task        {facts['problem'].replace('_', ' ')}: {shown}",
+        f"  policy      {parse(facts['policy']).describe()}",
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
     if facts["guarantee"]:
-        lines.append(f"  guarantee     {facts['guarantee']}")
+        lines.append(f"  guarantee   {facts['guarantee']}")
     if facts["max_length"]:
-        lines.append(f"  texts       up to {facts['max_length']} tokens; {facts['too_long']}")
-    lines += [f"  {backend:<11} {told}" for backend, told in facts["exports"].items()]
-    lines.append(f"  this CPU    {_short_types(facts['machine']['short types'])}")
+        lines.append(f"  max length  {facts['max_length']} tokens; {facts['too_long']}")
+    lines += [f"  {backend:<11} {export}" for backend, export in facts["exports"].items()]
+    lines.append(f"  this CPU    {_half_precision(facts['machine']['short types'])}")
     if width := facts["width"]:
         lines.append(
             f"  width       gates on heads ({width['heads']}, groups of {width['head_group']}) and channels "
-            f"({width['channels']}, blocks of {width['block']}), for {width['target']:.0%} of the operations"
+            f"({width['channels']}, blocks of {width['block']}), target {width['target']:.0%} of the operations"
         )
     kept = facts["kept"]
     if kept:
-        lines.append("  kept        by layer, in the last logged batch of training; of a file's rows: offramp evaluate")
-        lines.append("    heads     " + " ".join(f"{one:.1f}" for one in kept["heads"]))
-        lines.append("    channels  " + " ".join(f"{one:.0f}" for one in kept["channels"]))
+        lines.append("  kept        per layer, in the last logged training batch (for a data set: offramp evaluate)")
+        lines.append("    heads     " + " ".join(f"{heads:.1f}" for heads in kept["heads"]))
+        lines.append("    channels  " + " ".join(f"{channels:.0f}" for channels in kept["channels"]))
     if facts["lte"]:
-        lines.append("  lte         yes: policy learned can be used")
+        lines.append("  lte         yes (needed by policy learned)")
     if facts["ramp"]:
-        lines.append(f"  ramp        {facts['ramp']}" + (", and faithful lets it" if facts["faithful"] else ""))
+        lines.append(f"  ramp        {facts['ramp']}" + (", used because faithful is set" if facts["faithful"] else ""))
     if not facts["tokenizer"]:
-        lines.append("  tokenizer   none: put the backbone's tokenizer files beside the model before it reads texts")
+        lines.append("  tokenizer   missing: copy the backbone's tokenizer files into the model folder")
     lines.append("")
-    lines.append("  layer  head      reads" + ("           keeps up to there" if kept else ""))
+    lines.append("  layer  head      pooling" + ("         kept up to this exit" if kept else ""))
     for spec in facts["exits"]:
         line = f"  {spec['layer']:>5}  {spec['head']:<9} {spec['pooling']}"
         if kept:
@@ -56,7 +58,7 @@ def formatted(name: str, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short_types(there: list[str]) -> str:
-    if not there:
-        return "has no instructions for bfloat16 or float16: they would be slower than float32"
-    return f"has instructions for {' and '.join(there)}; --dtype asks for it, and a guarantee does not carry over"
+def _half_precision(dtypes: list[str]) -> str:
+    if not dtypes:
+        return "has no bfloat16 or float16 instructions; these types would be slower than float32"
+    return f"has {' and '.join(dtypes)} instructions; a guarantee does not hold for another --dtype"

@@ -1,4 +1,4 @@
-"""An evaluation as a folder: JSON, CSV, plain arrays, figures, one HTML page."""
+"""Write an evaluation to a folder: JSON, CSV, NumPy arrays, figures and an HTML report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS = ("score", "agreement", "mean_layers", "cost", "speedup", "flops", "elu
 
 
 def run_files() -> re.Pattern[str]:
-    """The names of what an evaluation leaves: only that is ever replaced."""
+    """Return a pattern of the files that an evaluation writes; no other file is ever replaced."""
     arrays = "|".join(map(re.escape, ["each_layer", "oracle", *POLICIES]))
     return re.compile(
         r"results\.json|curve\.(csv|png|svg)|exits\.(png|svg)|report\.html|trace\.safetensors|" + rf"({arrays})\.npy"
@@ -30,7 +30,7 @@ def run_files() -> re.Pattern[str]:
 
 
 def write_run(folder: Path, results: Evaluation) -> None:
-    """`results.json`, `curve.csv`, `each_layer.npy`, an array per policy, figures, `report.html`."""
+    """Write `results.json`, `curve.csv`, `each_layer.npy`, an array per policy, figures, `report.html`."""
     text = json.dumps(results.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     (folder / RESULTS).write_text(text, encoding="utf-8")
     with (folder / "curve.csv").open("w", encoding="utf-8", newline="") as file:
@@ -45,13 +45,13 @@ def write_run(folder: Path, results: Evaluation) -> None:
         np.save(folder / f"{name}.npy", np.array(table, dtype=np.float64), allow_pickle=False)
     if results.data.metrics:
         main = results.data.metrics[0]
-        np.save(folder / "each_layer.npy", np.array([one.scores[main] for one in results.exits]))
+        np.save(folder / "each_layer.npy", np.array([exit_.scores[main] for exit_ in results.exits]))
     _draw(folder, results)
     (folder / "report.html").write_text(render(results), encoding="utf-8")
 
 
 def _draw(folder: Path, results: Evaluation) -> None:
-    """The curve and the histogram."""
+    """Draw the curve and the histogram."""
     metrics, chosen = results.data.metrics, results.chosen
     assert chosen is not None
     figures.curves(
@@ -59,7 +59,7 @@ def _draw(folder: Path, results: Evaluation) -> None:
         [(name, [asdict(point) for point in points]) for name, points in results.policies.items()],
         metrics[0] if metrics else None,
         title=f"{Path(results.model.name).name}, {results.data.name}",
-        exits=[("one exit for all", [asdict(point) for point in results.static])],
+        exits=[("fixed exits", [asdict(point) for point in results.static])],
         oracle=("oracle", [asdict(point) for point in results.oracle]) if results.oracle else None,
         chosen=asdict(chosen),
     )

@@ -1,4 +1,4 @@
-"""What runs a model: steppers, one file each, and the table of them; a new one is a file and its line here."""
+"""The backends that run a model. To add one, write a stepper and register a `Runtime` here."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ RUNTIMES: Registry[Runtime] = Registry(
 
 
 def graph_runtimes() -> list[Runtime]:
-    """Those that run exported graphs."""
+    """Return the backends that run exported graphs."""
     return [runtime for runtime in RUNTIMES.values() if runtime.runs_graphs]

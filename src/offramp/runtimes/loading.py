@@ -1,4 +1,4 @@
-"""`offramp.load`: a model folder, on the backend, the device and in the dtype that it shall answer with."""
+"""`offramp.load`: load a model folder with a backend, on a device, in a dtype."""
 
 from __future__ import annotations
 
@@ -30,11 +30,16 @@ def load(
     max_length: int | None = None,
     **options: Any,
 ) -> Runner:
-    """Load a model folder (or a name on the Hub) to answer with.
+    """Load a model folder, or a model from the Hub, for inference.
 
-    The device is an accelerator where there is one, else the CPU; the dtype is float32 unless another is asked for.
-    The backends onnx and openvino run what `offramp.export` wrote, on the CPU, in the precision of the export.
-    `options` go to Hugging Face's `from_pretrained` (revision, token, …).
+    Args:
+        folder: A model folder, or a model's name on the Hub.
+        backend: torch, onnx or openvino. onnx and openvino run the graphs that `offramp.export` wrote, on the CPU.
+        device: cpu, cuda, cuda:1, mps or xpu (default: an accelerator if there is one, else the CPU).
+        dtype: float32, bfloat16 or float16 (default: float32; exported graphs: the dtype of the export).
+        threads: Number of CPU threads.
+        max_length: Maximum number of tokens of a text; longer texts are truncated (default: the model's).
+        options: Passed to `from_pretrained` of transformers, such as `revision` and `token`.
 
     >>> runner = offramp.load("folder")                                        # doctest: +SKIP
     >>> for answer in runner.predict(["a lovely film", "a dull one"]):         # doctest: +SKIP
@@ -44,43 +49,43 @@ def load(
 
     runtime = RUNTIMES[backend]
     if threads is not None and not 1 <= threads <= 4096:
-        raise BadValue(f"`threads` is {threads}; it is at least 1.")
-    asked = LoadOptions(device, dtype, threads, max_length, options)
+        raise BadValue(f"`threads` must be between 1 and 4096, got {threads}.")
+    load_options = LoadOptions(device, dtype, threads, max_length, options)
     if runtime.loader is not None:
-        made: Runner = runtime.loader(str(folder), asked)
-        guarantee.drop_if_stale(made.config, str(folder), made.fingerprint, made.backend, made.dtype)
-        return made
+        runner: Runner = runtime.loader(str(folder), load_options)
+        guarantee.drop_if_stale(runner.config, str(folder), runner.fingerprint, runner.backend, runner.dtype)
+        return runner
     if not runtime.runs_graphs:
-        return _load_weights(folder, asked)
+        return _load_weights(folder, load_options)
     if dtype is not None or device not in (None, "cpu"):
         raise BadValue(
-            f"The backend {backend} runs on the CPU, in the precision of the export; leave `device=` and `dtype=` out."
+            f"Backend {backend!r} runs on the CPU, in the precision of the export. Remove `device=` and `dtype=`."
         )
     from offramp.exports.folder import load_export
 
     return load_export(str(folder), backend, threads, max_length, options)
 
 
-def _load_weights(folder: str | os.PathLike[str], asked: LoadOptions) -> Runner:
+def _load_weights(folder: str | os.PathLike[str], options: LoadOptions) -> Runner:
     import torch
 
     from offramp.model import guarantee
     from offramp.model.adaptive import AdaptiveModel
 
-    if asked.threads is not None:
-        torch.set_num_threads(asked.threads)
-    place, kind = _device(asked.device), asked.dtype or "float32"
-    if kind not in DTYPES:
-        raise UnknownName("dtype", kind, DTYPES)
-    if place.type == "cpu" and kind != "float32" and not half_precision()[kind]:
-        logger.warning("This CPU has no instructions for %s: expect it to be slower than float32.", kind)
-    model = AdaptiveModel.from_pretrained(folder, dtype=getattr(torch, kind), **asked.hub)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device, dtype = _device(options.device), options.dtype or "float32"
+    if dtype not in DTYPES:
+        raise UnknownName("dtype", dtype, DTYPES)
+    if device.type == "cpu" and dtype != "float32" and not half_precision()[dtype]:
+        logger.warning("This CPU has no native %s instructions, so %s is slower than float32.", dtype, dtype)
+    model = AdaptiveModel.from_pretrained(folder, dtype=getattr(torch, dtype), **options.hub)
     try:
-        model = model.to(place)
-    except (RuntimeError, AssertionError) as err:  # torch's ways to say that there is none, or no room on it
-        raise BadValue(f"Cannot put the model on device {asked.device!r}: {str(err).splitlines()[0]}") from err
-    runner: Runner = model.eval().runner(asked.max_length)
-    if asked.max_length is not None and runner.config.calibrated:  # the model's own length was checked on the way
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as err:  # no such device, or out of memory
+        raise BadValue(f"Cannot move the model to device {options.device!r}: {str(err).splitlines()[0]}") from err
+    runner: Runner = model.eval().runner(options.max_length)
+    if options.max_length is not None and runner.config.calibrated:  # `from_pretrained` checks the default length
         guarantee.drop_if_stale(runner.config, str(folder), runner.fingerprint, runner.backend, runner.dtype)
     return runner
 
@@ -93,7 +98,9 @@ def _device(name: str | None) -> Any:
     try:
         device = torch.device(name)
     except RuntimeError as err:
-        raise BadValue(f"`device` is {name!r}; say cpu, cuda, cuda:1, mps or xpu.") from err
+        raise BadValue(f"Unknown device {name!r}. Set `device=` to cpu, cuda, cuda:1, mps or xpu.") from err
     if device.type != "cpu" and not torch.accelerator.is_available():
-        raise BadValue(f"`device` is {name!r}, but torch finds no accelerator here; leave it out, or say cpu.")
+        raise BadValue(
+            f"Device {name!r} is not available: torch finds no accelerator. Remove `device=` or set it to cpu."
+        )
     return device

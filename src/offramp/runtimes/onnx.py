@@ -1,4 +1,4 @@
-"""A graph in ONNX Runtime, on the CPU."""
+"""Run exported graphs with ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OnnxGraph", "open_graph", "runtime_version"]
 
 
 class OnnxGraph:
-    """A session with as many threads as torch has, or as asked for; none of them spins while it waits."""
+    """An ONNX Runtime session; its threads do not spin while they wait. `threads` defaults to torch's."""
 
     def __init__(self, source: Path | bytes, threads: int | None = None):
         import onnxruntime
@@ -25,28 +25,28 @@ class OnnxGraph:
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        given = source if isinstance(source, bytes) else str(source)
+        model = source if isinstance(source, bytes) else str(source)
         try:
-            self.session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-        except Exception as err:  # its own classes, one per kind of fault, have no common name but this
+            self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as err:  # onnxruntime's exceptions have no common base class
             reason = str(err).splitlines()[0]
             name = "The graph" if isinstance(source, bytes) else source
-            raise BadModel(f"{name}: onnxruntime {runtime_version()} cannot load it ({reason:.200}).") from err
-        self.inputs = frozenset(one.name for one in self.session.get_inputs())
-        self.outputs = [one.name for one in self.session.get_outputs()]
+            raise BadModel(f"{name} cannot be loaded by onnxruntime {runtime_version()}: {reason:.200}") from err
+        self.inputs = frozenset(node.name for node in self.session.get_inputs())
+        self.outputs = [node.name for node in self.session.get_outputs()]
 
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run it."""
+        """Run the graph."""
         return dict(zip(self.outputs, self.session.run(self.outputs, dict(feed)), strict=True))
 
 
 def open_graph(source: Path | bytes, threads: int | None = None) -> OnnxGraph:
-    """A graph, ready to run."""
+    """Load a graph."""
     return OnnxGraph(source, threads)
 
 
 def runtime_version() -> str:
-    """Of the library that is installed."""
+    """Return the installed version of onnxruntime."""
     import onnxruntime
 
     return str(onnxruntime.__version__)

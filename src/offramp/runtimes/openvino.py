@@ -1,4 +1,4 @@
-"""A graph in OpenVINO, on the CPU."""
+"""Run exported graphs with OpenVINO on the CPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["OpenvinoGraph", "open_graph", "runtime_version"]
 
 
 class OpenvinoGraph:
-    """A compiled model with one request: latency, one stream, and float32 where it is not int8."""
+    """A compiled model, optimised for latency; `threads` defaults to torch's."""
 
     def __init__(self, source: Path | bytes, threads: int | None = None, precision: str = "f32"):
         import openvino
 
         options = {
-            "INFERENCE_PRECISION_HINT": precision,  # its own choice is bfloat16 where the CPU has that
+            "INFERENCE_PRECISION_HINT": precision,  # the default is bfloat16 if the CPU supports it
             "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
@@ -34,26 +34,26 @@ class OpenvinoGraph:
         except RuntimeError as err:
             reason = str(err).strip().splitlines()[-1]
             name = "The graph" if isinstance(source, bytes) else source
-            raise BadModel(f"{name}: openvino {runtime_version()} cannot load it ({reason:.200}).") from err
+            raise BadModel(f"{name} cannot be loaded by openvino {runtime_version()}: {reason:.200}") from err
         self.inputs = frozenset(port.get_any_name() for port in self.compiled.inputs)
-        self.outputs = {port.get_any_name(): place for place, port in enumerate(self.compiled.outputs)}
-        self.requests = threading.local()  # a request holds its inputs and outputs: each thread has its own
+        self.outputs = {port.get_any_name(): index for index, port in enumerate(self.compiled.outputs)}
+        self.requests = threading.local()  # requests hold inputs and outputs, so each thread needs its own
 
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run it; what comes back is the caller's."""
-        if not hasattr(self.requests, "own"):
-            self.requests.own = self.compiled.create_infer_request()
-        found = self.requests.own.infer(dict(feed), share_inputs=False, share_outputs=False)
-        return {name: found[place] for name, place in self.outputs.items()}
+        """Run the graph; the returned arrays are copies."""
+        if not hasattr(self.requests, "request"):
+            self.requests.request = self.compiled.create_infer_request()
+        results = self.requests.request.infer(dict(feed), share_inputs=False, share_outputs=False)
+        return {name: results[index] for name, index in self.outputs.items()}
 
 
 def open_graph(source: Path | bytes, threads: int | None = None, precision: str = "f32") -> OpenvinoGraph:
-    """A graph, ready to run."""
+    """Load a graph."""
     return OpenvinoGraph(source, threads, precision)
 
 
 def runtime_version() -> str:
-    """Of the library that is installed."""
+    """Return the installed version of openvino."""
     import openvino
 
     return str(openvino.__version__).split("-")[0]

@@ -1,4 +1,4 @@
-"""A stepper that reads what the exits said once: the loop's answers without the model."""
+"""A stepper that replays recorded exit outputs, without running the model."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import torch
 from torch import Tensor
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import ExitOutput, ExitPoint, Positions, points_on
+from offramp.core.stepper import ExitOutput, ExitPoint, Positions, exit_points_on
 
 __all__ = ["Replay"]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Every exit's answer for the same rows, from shallow to deep, as a stepper."""
+    """Recorded outputs of every exit for the same rows, from shallow to deep."""
 
     outputs: Sequence[ExitOutput]
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
-        """The exits that were recorded."""
-        return points_on([output.layer for output in self.outputs])
+        """The recorded exits."""
+        return exit_points_on([output.layer for output in self.outputs])
 
     def embed(self, batch: Batch | None) -> Tensor:
-        """All recorded rows; the batch is not looked at."""
+        """Return the indices of all recorded rows; the batch is ignored."""
         first = self.outputs[0].logits
         return torch.arange(len(first), device=first.device)
 
     def advance(self, state: Tensor, point: ExitPoint) -> tuple[Tensor, ExitOutput]:
-        """What that exit said about the rows that are left."""
+        """Return the recorded output of an exit for the given rows."""
         return state, self.outputs[point.number - 1].take(state)
 
     def keep(self, state: Tensor, rows: Positions) -> Tensor:
-        """Go on with these rows."""
+        """Return the indices of the given rows."""
         return state.index_select(0, torch.from_numpy(rows).to(state.device))

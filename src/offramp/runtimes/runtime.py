@@ -1,4 +1,4 @@
-"""What a runtime is: a name, what it needs, and how it opens what it runs. Nothing heavy is loaded for it."""
+"""The description of a backend: its name, its dependencies and how it loads a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LoadOptions", "Runtime"]
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a model is loaded with."""
+    """The options of `offramp.load`."""
 
     device: str | None = None
     dtype: str | None = None
@@ -26,45 +26,45 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A backend: it runs the weights themselves, exported graphs, or what its own loader makes of a folder."""
+    """A backend that runs PyTorch weights, exported graphs, or a model folder with its own loader."""
 
     name: str
     title: str
-    extra: str | None = None  # what has to be installed beyond the package's own needs
-    library: str = ""  # whose version a guarantee is bound to
-    module: str | None = None  # of exported graphs: where `open_graph` and `runtime_version` are
-    scales: tuple[str, ...] = ()  # kinds of int8 that it has fast kernels for
-    has_bfloat16: bool = False  # it can run float32 graphs in bfloat16
-    loader: Callable[[str, LoadOptions], Any] | None = None  # makes a `Runner` of a folder
+    extra: str | None = None  # the extra of offramp to install
+    library: str = ""  # the library whose version a guarantee depends on
+    module: str | None = None  # for exported graphs: the module of `open_graph` and `runtime_version`
+    scales: tuple[str, ...] = ()  # int8 scales with fast kernels
+    has_bfloat16: bool = False  # can run float32 graphs in bfloat16
+    loader: Callable[[str, LoadOptions], Any] | None = None  # loads a folder and returns a `Runner`
 
     @property
     def runs_graphs(self) -> bool:
-        """Whether it runs exported graphs."""
+        """Whether the backend runs exported graphs."""
         return self.module is not None
 
     def check(self) -> None:
-        """Refuse to go on where its libraries are not installed."""
+        """Raise `MissingExtra` if a library of the backend is not installed."""
         if self.extra is not None:
-            require(self.extra, f"The backend {self.name}")
+            require(self.extra, f"Backend {self.name!r}")
 
     def check_scales(self, int8: str) -> None:
-        """Refuse a kind of int8 that it cannot run fast."""
+        """Raise `BadValue` if the backend has no fast kernels for these int8 scales."""
         if int8 in ("auto", "none"):
             return
         if not self.runs_graphs:
-            raise BadValue(f"The backend {self.name} has no int8; leave `int8=` out, or export for another one.")
+            raise BadValue(f"Backend {self.name!r} does not support int8. Remove `int8=` or choose another backend.")
         if int8 not in self.scales:
             raise BadValue(
-                f"{self.title} has no fast kernels for {int8} scales; take `int8='{self.scales[0]}'` or none."
+                f"{self.title} has no fast kernels for {int8} scales. Use `int8='{self.scales[0]}'` or `int8='none'`."
             )
 
     def open_graph(self, source: Any, threads: int | None = None, **options: Any) -> Any:
-        """A graph, ready to run."""
+        """Load a graph."""
         self.check()
         return self._module().open_graph(source, threads, **options)
 
     def version(self) -> str:
-        """The library and its version, as far as it matters: what is fixed in between leaves answers alone."""
+        """Return the library with its major and minor version; patch releases do not change predictions."""
         self.check()
         return f"{self.library} {'.'.join(self._module().runtime_version().split('.')[:2])}"
 

@@ -1,4 +1,4 @@
-"""An exported model as a stepper: one graph per segment, whoever runs it; rows are cut out between them, in numpy."""
+"""A stepper that runs an exported model: one graph per segment between exits; rows are selected in numpy."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from offramp.answers import AnswerType
 from offramp.core.batch import Batch
 from offramp.core.stepper import ExitOutput, ExitPoint, Positions
 
-__all__ = ["Graph", "SegmentState", "SegmentStepper", "hash_of"]
+__all__ = ["Graph", "SegmentState", "SegmentStepper", "hash_sources"]
 
 Array = NDArray[Any]
 
 
 class Graph(Protocol):
-    """A graph in some runtime: arrays by name in, arrays by name out."""
+    """A graph of a runtime, which maps named arrays to named arrays."""
 
     inputs: frozenset[str]
 
     def __call__(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Run it."""
+        """Run the graph."""
         ...
 
 
 @dataclass(frozen=True)
 class SegmentState:
-    """Rows between two segments."""
+    """The state of rows between two segments."""
 
-    feed: Mapping[str, Array]  # what the next segment takes: tokens, or hidden states
-    mask: Array  # (rows, tokens), where they are real
-    lengths: Array  # (rows,), up to the last real token
-    passed: int = 0  # segments that they have run through
-    marks: Array | None = None  # what the answer type marked
+    feed: Mapping[str, Array]  # inputs of the next segment: token ids or hidden states
+    mask: Array  # (rows, tokens), True for real tokens
+    lengths: Array  # (rows,), number of tokens up to the last real one
+    segments_done: int = 0
+    marks: Array | None = None  # (rows, tokens), see `EncodedRows`
 
 
 @dataclass(frozen=True)
 class SegmentStepper:
-    """A graph per exit."""
+    """Runs one graph per exit."""
 
     backend: str
-    dtype: str  # what its products are computed in
+    dtype: str  # the dtype of matrix products
     exits: tuple[ExitPoint, ...]
     graphs: tuple[Graph, ...]
     answer_type: AnswerType
-    sources: tuple[Path | bytes, ...] = ()  # what the graphs were read from
-    runtime: str = ""  # its version and, for int8, the CPU's instructions: part of what was tested
-    fresh: tuple[int, ...] = ()
+    sources: tuple[Path | bytes, ...] = ()  # the files or bytes of the graphs
+    runtime: str = ""  # version of the library and, for int8, the CPU's instructions; part of the fingerprint
+    untrained: tuple[int, ...] = ()  # layers of exits whose heads have not been trained
     threads: int = 1
 
     def embed(self, batch: Batch) -> SegmentState:
-        """A batch's tokens, cut to its longest row."""
-        batch = batch.cut()
+        """Return the inputs of the first segment, trimmed to the longest row."""
+        batch = batch.trim()
         feed = {"input_ids": batch.ids.numpy()}
         if "token_type_ids" in self.graphs[0].inputs:
             types = batch.types
@@ -71,28 +71,28 @@ class SegmentStepper:
 
     def advance(self, state: SegmentState, point: ExitPoint) -> tuple[SegmentState, ExitOutput]:
         """Run the segments up to the exit."""
-        found: dict[str, Array] = {}
-        for number in range(state.passed, point.number):
+        outputs: dict[str, Array] = {}
+        for number in range(state.segments_done, point.number):
             graph = self.graphs[number]
             feed = {**state.feed, "mask": state.mask}
-            found = graph({name: value for name, value in feed.items() if name in graph.inputs})
-            following = {"hidden": found["next"]} if "next" in found else {}
-            state = replace(state, feed=following, passed=number + 1)
+            outputs = graph({name: value for name, value in feed.items() if name in graph.inputs})
+            next_feed = {"hidden": outputs["next"]} if "next" in outputs else {}
+            state = replace(state, feed=next_feed, segments_done=number + 1)
         marks = None if state.marks is None else torch.from_numpy(state.marks)
-        logits = torch.from_numpy(found["logits"])
-        logits, tokens = self.answer_type.read(logits, lambda: torch.from_numpy(state.mask), marks)
-        uncertainty = torch.from_numpy(found["uncertainty"]) if "uncertainty" in found else None
+        logits = torch.from_numpy(outputs["logits"])
+        logits, tokens = self.answer_type.summarize_logits(logits, lambda: torch.from_numpy(state.mask), marks)
+        uncertainty = torch.from_numpy(outputs["uncertainty"]) if "uncertainty" in outputs else None
         return state, ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, tokens=tokens)
 
     def keep(self, state: SegmentState, rows: Positions) -> SegmentState:
-        """Go on with these rows, cut to the longest of them."""
+        """Return the state of the given rows, trimmed to the longest."""
         lengths = state.lengths[rows]
         longest = int(lengths.max())
-        feed = {name: _some(value, rows, longest) for name, value in state.feed.items()}
-        marks = None if state.marks is None else _some(state.marks, rows, longest)
-        return SegmentState(feed, _some(state.mask, rows, longest), lengths, state.passed, marks)
+        feed = {name: _select(value, rows, longest) for name, value in state.feed.items()}
+        marks = None if state.marks is None else _select(state.marks, rows, longest)
+        return SegmentState(feed, _select(state.mask, rows, longest), lengths, state.segments_done, marks)
 
-    # -- what a runner needs beside stepping -----------------------------------------------------
+    # -- the rest of the `Backend` interface -----------------------------------------------------
 
     @property
     def device(self) -> torch.device:
@@ -101,31 +101,31 @@ class SegmentStepper:
 
     @cached_property
     def _weights(self) -> str:
-        return hash_of(*self.sources, also=self.runtime)
+        return hash_sources(*self.sources, prefix=self.runtime)
 
-    def weights(self) -> str:
-        """The fingerprint of the graphs, weights in them, and of the runtime's version."""
+    def weights_fingerprint(self) -> str:
+        """Return a hash of the graphs, including their weights, and of the runtime's version."""
         return self._weights
 
-    def untrained(self) -> tuple[int, ...]:
-        """The layers whose heads were never trained."""
-        return self.fresh
+    def untrained_layers(self) -> tuple[int, ...]:
+        """Return the layers of exits whose heads have not been trained."""
+        return self.untrained
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Nothing to switch but torch's gradients, for what policies compute."""
+    def inference_mode(self) -> Iterator[None]:
+        """Disable torch's gradients, for the policies."""
         with torch.inference_mode():
             yield
 
-    def plain(self, batch: Batch) -> Tensor:
-        """All segments, nobody leaves."""
+    def full_model(self, batch: Batch) -> Tensor:
+        """Return the full model's logits, from all segments."""
         _, output = self.advance(self.embed(batch), self.exits[-1])
         return output.raw
 
 
-def hash_of(*sources: Path | bytes, also: str = "") -> str:
-    """Of bytes, or of files' bytes, in their order."""
-    digest = hashlib.blake2b(also.encode(), digest_size=16)
+def hash_sources(*sources: Path | bytes, prefix: str = "") -> str:
+    """Return a hash of a prefix and the contents of files or bytes, in order."""
+    digest = hashlib.blake2b(prefix.encode(), digest_size=16)
     for source in sources:
         if isinstance(source, bytes):
             digest.update(source)
@@ -136,7 +136,7 @@ def hash_of(*sources: Path | bytes, also: str = "") -> str:
     return digest.hexdigest()
 
 
-def _some(values: Array, rows: Positions, length: int) -> Array:
-    """Rows, cut to a length, one after the other in memory."""
-    kept: Array = torch.from_numpy(values[:, :length]).index_select(0, torch.from_numpy(rows)).numpy()
-    return kept
+def _select(values: Array, rows: Positions, length: int) -> Array:
+    """Return a contiguous copy of rows, trimmed to `length`."""
+    selected: Array = torch.from_numpy(values[:, :length]).index_select(0, torch.from_numpy(rows)).numpy()
+    return selected

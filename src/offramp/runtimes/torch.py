@@ -1,4 +1,4 @@
-"""A backbone and its exits as a stepper, in PyTorch."""
+"""The stepper of the PyTorch backend: an encoder and its exit heads."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import Tensor, nn
 
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
-from offramp.core.stepper import HIDDEN, ExitOutput, ExitPoint, Positions
+from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, Positions
 from offramp.encoders import EncoderState, Family
 from offramp.model.exits import Exits
-from offramp.model.fingerprint import of_weights
+from offramp.model.fingerprint import hash_weights
 
 __all__ = ["TorchStepper", "WidthPlugin", "scale_gradient"]
 
 
 class WidthPlugin(Protocol):
-    """Runs layers with a part of their width, row by row (EBERT's gates)."""
+    """Runs layers with pruned heads and channels per row (EBERT's gates)."""
 
     @property
     def module(self) -> nn.Module:
-        """Its weights."""
+        """The module with the weights."""
         ...
 
     @property
-    def pads_to(self) -> int | None:
-        """Tokens over which the embeddings' mean is taken, padding included (0: as the batch is); None: not at all."""
+    def pad_to(self) -> int | None:
+        """Length for the mean of padded embeddings (0: the batch's length); None: the mean is not needed."""
         ...
 
     def step(self, family: Family, encoder: nn.Module, state: EncoderState, depth: int) -> EncoderState:
@@ -40,37 +40,37 @@ class WidthPlugin(Protocol):
 
 @dataclass(frozen=True)
 class TorchStepper:
-    """The seam over PyTorch modules: the family steps the encoder, the heads answer.
+    """Runs an encoder layer by layer, and its exit heads.
 
-    With `equilibrium` (ElasticBERT's training) every layer gets the mean, not the sum, of the gradients of the exits
-    behind it; the values are the same.
+    With `equilibrium` (ElasticBERT's gradient equilibrium) every layer receives the mean instead of the sum of the
+    gradients of deeper exits; outputs are the same.
     """
 
     family: Family
     encoder: nn.Module
-    modules: Exits
+    heads: Exits
     answer_type: AnswerType
     equilibrium: bool = False
-    width: WidthPlugin | None = None  # runs the layers in place of the family, each row with a part of them
-    faithful: bool = False  # padding counts in a token's loss, as the originals have it
+    width: WidthPlugin | None = None  # runs the layers instead of the family, with pruning
+    faithful: bool = False  # reproduces the original implementations, where padding counts in a token's loss
 
     @property
     def exits(self) -> tuple[ExitPoint, ...]:
-        """From shallow to deep."""
-        return self.modules.points
+        """The exits from shallow to deep."""
+        return self.heads.points
 
-    def untrained(self) -> tuple[int, ...]:
-        """The layers whose heads were never trained."""
-        return self.modules.untrained()
+    def untrained_layers(self) -> tuple[int, ...]:
+        """Return the layers of exits whose heads have not been trained."""
+        return self.heads.untrained_layers()
 
     def embed(self, batch: Batch) -> EncoderState:
-        """Embed a batch, its padding cut to the longest row."""
-        pad_to = None if self.width is None else self.width.pads_to
-        uncut = self.faithful and self.answer_type.per_token
-        return self.family.start(self.encoder, batch, pad_to, cut=not uncut)
+        """Embed a batch, trimmed to the longest row."""
+        pad_to = None if self.width is None else self.width.pad_to
+        keep_padding = self.faithful and self.answer_type.per_token
+        return self.family.start(self.encoder, batch, pad_to, trim=not keep_padding)
 
     def advance(self, state: EncoderState, point: ExitPoint) -> tuple[EncoderState, ExitOutput]:
-        """Run the layers up to the exit and let its head answer."""
+        """Run the layers up to the exit, then its head."""
         if self.width is None:
             state = self.family.step(self.encoder, state, point.layer)
         else:
@@ -78,73 +78,73 @@ class TorchStepper:
         deeper = len(self.exits) - point.number
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, 1 / (deeper + 1)))
-        logits, uncertainty = self.ask(state, point)
+        logits, uncertainty = self.run_head(state, point)
         logits, tokens = self._read(logits, state)
         output = ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, state.kept, tokens)
         if self.equilibrium:
             state = replace(state, hidden=scale_gradient(state.hidden, deeper))
         return state, output
 
-    def ask(self, state: EncoderState, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
-        """What an exit's head says of the rows that stand behind its layer, and LTE of that."""
-        head = self.modules.at(point)
-        shared = self.modules["shared"] if self.modules.shares_pooler[point.number - 1] else None
+    def run_head(self, state: EncoderState, point: ExitPoint) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of an exit head and the learning-to-exit module's uncertainty, if the model has one."""
+        head = self.heads.at(point)
+        shared = self.heads["shared"] if self.heads.shares_pooler[point.number - 1] else None
         features = head.features(state, shared)
-        if "lte" not in self.modules:
+        if "lte" not in self.heads:
             return head(features), None
-        # on the last layer BERxiT's LTE reads the ramp's pooler
-        judged = features if head.ramp is None else head.ramp.features(state)
-        judged = judged[:, 0] if self.answer_type.per_token else judged
-        return head(features), torch.sigmoid(self.modules["lte"](judged)).squeeze(-1)
+        # on the last layer BERxiT's LTE module reads the ramp's pooler
+        lte_input = features if head.ramp is None else head.ramp.features(state)
+        lte_input = lte_input[:, 0] if self.answer_type.per_token else lte_input
+        return head(features), torch.sigmoid(self.heads["lte"](lte_input)).squeeze(-1)
 
     def _read(self, logits: Tensor, state: EncoderState) -> tuple[Tensor, Tensor | None]:
-        """What policies see of rows, and every token's logits where each is answered; in training these alone."""
-        if self.modules.training:
+        """Return the logits per row, which policies read, and per token; in training only those that the loss takes."""
+        if self.heads.training:
             if not self.answer_type.per_token:
                 return logits, None
-            tokens = logits if self.faithful else logits.masked_fill(~state.real[..., None], HIDDEN)
+            tokens = logits if self.faithful else logits.masked_fill(~state.real[..., None], PADDING_LOGIT)
             return tokens, tokens
-        summary, hidden = self.answer_type.read(logits, lambda: state.real, state.marks)
+        summary, hidden = self.answer_type.summarize_logits(logits, lambda: state.real, state.marks)
         return summary, logits if self.faithful and hidden is not None else hidden
 
     def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
-        """Go on with these rows, cut to the longest of them."""
+        """Return the state of the given rows, trimmed to the longest."""
         return self.family.keep(state, rows)
 
-    # -- what a runner needs beside stepping -----------------------------------------------------
+    # -- the rest of the `Backend` interface -----------------------------------------------------
 
     @property
     def backend(self) -> str:
-        """Its name."""
+        """The backend's name."""
         return "torch"
 
     @property
     def dtype(self) -> str:
-        """Of the weights."""
+        """The dtype of the weights."""
         return str(next(self.encoder.parameters()).dtype).removeprefix("torch.")
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.encoder.parameters()).device
 
     @property
     def threads(self) -> int:
-        """Of the CPU, in this process."""
+        """The number of CPU threads of this process."""
         return torch.get_num_threads()
 
     def _modules(self) -> list[tuple[str, nn.Module | None]]:
         gates = None if self.width is None else self.width.module
-        return [("backbone", self.encoder), ("exits", self.modules), ("gates", gates)]
+        return [("backbone", self.encoder), ("exits", self.heads), ("gates", gates)]
 
-    def weights(self) -> str:
-        """The fingerprint of all weights, named as a model folder names them."""
-        parts = {name: module for name, module in self._modules() if module is not None}
-        return of_weights((f"{part}.{key}", value) for part in parts for key, value in parts[part].state_dict().items())
+    def weights_fingerprint(self) -> str:
+        """Return a hash of all weights, under their names in a model folder."""
+        states = {name: module.state_dict() for name, module in self._modules() if module is not None}
+        return hash_weights((f"{name}.{key}", value) for name, state in states.items() for key, value in state.items())
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Evaluation mode without gradients; the modules' mode comes back."""
+    def inference_mode(self) -> Iterator[None]:
+        """Switch to evaluation mode without gradients, and restore the modules' modes afterwards."""
         before = [(module, module.training) for _, module in self._modules() if module is not None]
         for module, _ in before:
             module.eval()
@@ -155,13 +155,13 @@ class TorchStepper:
             for module, training in before:
                 module.train(training)
 
-    def plain(self, batch: Batch) -> Tensor:
-        """The family's own forward pass, then the last exit's head."""
+    def full_model(self, batch: Batch) -> Tensor:
+        """Return the full model's logits, from the encoder's own forward pass and the last exit head."""
         inputs = batch.as_inputs()
         hidden, mask = self.encoder(**inputs)[0], inputs["attention_mask"]
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
-        head = self.modules.at(self.exits[-1])
-        shared = self.modules["shared"] if self.modules.shares_pooler[-1] else None
+        head = self.heads.at(self.exits[-1])
+        shared = self.heads["shared"] if self.heads.shares_pooler[-1] else None
         return head(head.features(EncoderState(hidden, None, weights, None), shared))
 
 
@@ -177,6 +177,6 @@ class _Scale(torch.autograd.Function):
 
 
 def scale_gradient(hidden: Tensor, factor: float) -> Tensor:
-    """The same values; the gradient that comes back through them is multiplied by `factor`."""
+    """Return the same values; their gradient is multiplied by `factor`."""
     scaled: Tensor = _Scale.apply(hidden, factor)  # type: ignore[no-untyped-call]
     return scaled

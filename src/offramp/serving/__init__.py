@@ -1,1 +1,1 @@
-"""A server that existing clients can talk to, and that watches its guarantee while it serves."""
+"""An HTTP server for existing clients that audits its guarantee while serving."""

@@ -1,6 +1,6 @@
-"""One thread owns the model: it takes the oldest row and those like it, as many tokens as pay, and answers them.
+"""The engine: one thread owns the model and runs the oldest row together with rows of similar length.
 
-Nobody waits for a batch to fill. Rows that were drawn for the audit go on to full depth when nothing else waits.
+It never waits for a batch to fill up. Rows drawn for the audit run through all layers while the queue is empty.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from numpy.typing import NDArray
 
 from offramp.answers.answer import Answers, RowOutputs
 from offramp.core.batch import Batch, EncodedRows
-from offramp.core.chunks import BATCH_TOKENS_ELSEWHERE, batches_by_tokens
-from offramp.core.loop import exiting, run, within_budget
+from offramp.core.chunks import ACCELERATOR_BATCH_TOKENS, batches_by_tokens
+from offramp.core.loop import exits_within, iter_exited, run
 from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
 from offramp.serving.audit import Audit
 from offramp.serving.requests import (
-    Full,
-    QueuedRows,
-    Request,
+    QueuedRequest,
+    QueueFull,
+    QueueItem,
     RequestOptions,
-    Response,
-    Stopped,
-    TooLong,
-    alike,
-    queued,
+    RequestResult,
+    TextTooLong,
+    Unavailable,
+    queue_items,
+    select_batch,
 )
 
 __all__ = ["Engine"]
 
 logger = logging.getLogger("offramp")
 
-IDLE = 0.2  # seconds between two beats of a thread that has nothing to do
-BATCH_TOKENS = 256  # padded tokens at once on a CPU: with like lengths together more gain nothing
-WINDOW = 128  # of the oldest rows, among which those of one length are found
-AUDITED = 256  # rows that may wait for their audit; while there are more, none are drawn
+IDLE_SECONDS = 0.2  # between two heartbeats of an idle thread
+CPU_BATCH_TOKENS = 256  # padded tokens per batch on a CPU; with similar lengths, larger batches gain nothing
+WINDOW = 128  # oldest queue items, from which a batch is selected
+MAX_PENDING_AUDITS = 256  # while more examples wait for their audit, none are drawn
 
 
 @dataclass(frozen=True)
-class Audited:
-    """An example that was drawn, in the order in which examples were answered."""
+class PendingAudit:
+    """An example drawn for the audit; these are queued in the order in which examples were predicted."""
 
-    rows: EncodedRows  # of one example
-    early: NDArray[Any] | None  # the answer that was given; None: all of its rows ran to the end anyway
+    rows: EncodedRows  # of this example
+    early: NDArray[Any] | None  # the prediction that was returned; None: all of its rows ran through all layers
 
 
 class Engine:
-    """A model that answers requests, and watches its guarantee."""
+    """A model that predicts queued requests and audits its guarantee."""
 
     def __init__(
         self,
@@ -74,292 +74,295 @@ class Engine:
         policy: str | None = None,
     ):
         self.runner, self.queue_rows = runner, queue_rows
-        self.batch_tokens = batch_tokens or (BATCH_TOKENS if runner.device.type == "cpu" else BATCH_TOKENS_ELSEWHERE)
-        self.policy = runner.config.choose(policy)
-        own = self.policy == runner.config.exit_policy  # what was promised of another one does not hold
-        promised = own and runner.config.calibrated and runner.config.calibrated.get("guarantee")
-        self.audit = Audit(float(promised["risk"])) if promised and promised["risk_type"] == "disagreement" else None
-        self.share = audit if self.audit is not None else 0.0
+        self.batch_tokens = batch_tokens or (
+            CPU_BATCH_TOKENS if runner.device.type == "cpu" else ACCELERATOR_BATCH_TOKENS
+        )
+        self.policy = runner.config.resolve_policy(policy)
+        is_calibrated = self.policy == runner.config.exit_policy  # the guarantee does not apply to any other policy
+        guarantee = is_calibrated and runner.config.calibrated and runner.config.calibrated.get("guarantee")
+        self.audit = Audit(float(guarantee["risk"])) if guarantee and guarantee["risk_type"] == "disagreement" else None
+        self.audit_rate = audit if self.audit is not None else 0.0
         self.on_alarm, self.watch = on_alarm, watch
-        self.beat = time.monotonic()
+        self.heartbeat = time.monotonic()
         self.ready = False
         self.draining = self.died = False
         self.accepted = self.answered = 0  # requests
-        self.pace = 0.01  # seconds of a row, measured as it goes
-        self._waiting: deque[QueuedRows] = deque()
-        self._coming = 0  # rows that are not tokenised yet
-        self._hand: list[QueuedRows] = []  # what is being answered
-        self._audits: deque[Audited] = deque()
-        self.skipped = 0  # rows that were drawn while too many waited for their audit
-        self.layers: Counter[int] = Counter()  # rows by the layer that they left at
-        self.recent: deque[float] = deque(maxlen=1000)  # seconds of requests
-        self._news = threading.Condition()
+        self.seconds_per_row = 0.01  # moving average
+        self._queue: deque[QueueItem] = deque()
+        self._reserved = 0  # rows that are still being tokenized
+        self._current: list[QueueItem] = []  # being run
+        self._audits: deque[PendingAudit] = deque()
+        self.skipped = 0  # examples drawn while too many waited for their audit
+        self.layers: Counter[int] = Counter()  # rows by exit layer
+        self.recent: deque[float] = deque(maxlen=1000)  # seconds per request
+        self._condition = threading.Condition()
         self._stop = False
-        self._coin = random.Random()
+        self._random = random.Random()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
 
-    # -- from outside ----------------------------------------------------------------------------
+    # -- called from other threads ---------------------------------------------------------------
 
     def start(self) -> None:
-        """Warm up in the model's thread, then serve."""
+        """Start the model's thread: it warms up, then serves."""
         self._thread.start()
 
     def stop(self, wait: float = 30.0) -> None:
-        """Answer what waits, then end."""
-        with self._news:
+        """Finish all queued requests, then stop the thread."""
+        with self._condition:
             self.draining = self._stop = True
-            self._news.notify()
+            self._condition.notify()
         self._thread.join(wait)
 
     @property
-    def _why_not(self) -> str:
+    def _unavailable_reason(self) -> str:
         if self.draining:
-            return "The server drains."
-        return (
-            "The model's thread has ended; the server's log tells why." if self.died else "The model is being loaded."
-        )
+            return "The server is shutting down."
+        return "The model's thread has stopped; see the server log." if self.died else "The model is still loading."
 
     @property
     def is_full(self) -> bool:
-        """Whether not even one more text is taken; asked without waiting."""
-        return self.depth + self._coming >= self.queue_rows
+        """Whether the queue cannot take a single row more; does not block."""
+        return self.depth + self._reserved >= self.queue_rows
 
     @contextmanager
-    def place(self, rows: int) -> Iterator[None]:
-        """Room for texts that are still being tokenised; asked for in the server's loop alone."""
-        waiting = self.depth + self._coming
+    def reserve(self, rows: int) -> Iterator[None]:
+        """Reserve queue slots for texts that are still being tokenized; call it on the event loop only."""
+        waiting = self.depth + self._reserved
         if waiting and waiting + rows > self.queue_rows:
-            raise self.refusal
-        self._coming += rows
+            raise self.queue_full_error
+        self._reserved += rows
         try:
             yield
         finally:
-            self._coming -= rows
+            self._reserved -= rows
 
     @property
-    def refusal(self) -> Full:
-        """When to come again: once what waits is done."""
-        return Full(max(1.0, self.pace * self.depth))
+    def queue_full_error(self) -> QueueFull:
+        """The error for a full queue; clients should retry once the queued rows are done."""
+        return QueueFull(max(1.0, self.seconds_per_row * self.depth))
 
     @property
     def depth(self) -> int:
-        """Rows that wait."""
-        return len(self._waiting)
+        """The number of queued rows."""
+        return len(self._queue)
 
-    def encoded(self, examples: Sequence[Any], truncate: bool) -> EncodedRows:
-        """Examples as rows of tokens; may run in any thread."""
+    def encode(self, examples: Sequence[Any], truncate: bool) -> EncodedRows:
+        """Tokenize examples; can run in any thread."""
         rows = self.runner.encoder()(list(examples), 0)
         if rows.truncated and not truncate:
-            raise TooLong(
-                f"{rows.truncated} of the texts are longer than {self.runner.limit} tokens; send truncate: true."
-            )
+            count = f"{rows.truncated} text{'s are' if rows.truncated > 1 else ' is'}"
+            raise TextTooLong(f'{count} longer than {self.runner.limit} tokens; shorten, or send "truncate": true.')
         return rows
 
-    def submit(self, rows: EncodedRows, options: RequestOptions) -> Future[Response]:
-        """Put a request into the queue."""
+    def submit(self, rows: EncodedRows, options: RequestOptions) -> Future[RequestResult]:
+        """Add a request to the queue."""
         if options.policy is not None:
             options.policy.check(self.runner.config.model_spec)
         if options.max_layers is not None:
-            within_budget(self.runner.stepper.exits, options.max_layers)
-        examples = len(rows.examples)
-        drawn = np.array([self.share > 0 and self._coin.random() < self.share for _ in range(examples)], dtype=bool)
+            exits_within(self.runner.stepper.exits, options.max_layers)
+        num_examples, rate = len(rows.examples), self.audit_rate
+        drawn = np.array([rate > 0 and self._random.random() < rate for _ in range(num_examples)], dtype=bool)
         outside = options.policy is not None or options.max_layers is not None
-        columns = self.runner.config.answer_type.columns(self.runner.config.num_labels)
+        columns = self.runner.config.answer_type.num_columns(self.runner.config.num_labels)
         empty = RowOutputs(
             np.zeros((len(rows), columns), np.float32), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         )
-        with self._news:
+        with self._condition:
             if self.draining or not self.ready:
-                raise Stopped(self._why_not)
-            if outside or self._is_stopped:
+                raise Unavailable(self._unavailable_reason)
+            if outside or self._exits_disabled:
                 drawn[:] = False
-            if len(self._audits) >= AUDITED:  # it is behind, whatever the texts are
+            if len(self._audits) >= MAX_PENDING_AUDITS:  # independent of the texts, so the sample stays unbiased
                 self.skipped += int(drawn.sum())
                 drawn[:] = False
-            request = Request(rows, options, Future(), empty, drawn, outside)
-            self._waiting.extend(queued(request, (options.policy or self.policy).sees_groups))
+            request = QueuedRequest(rows, options, Future(), empty, drawn, outside)
+            self._queue.extend(queue_items(request, (options.policy or self.policy).sees_groups))
             self.accepted += 1
-            self._news.notify()
+            self._condition.notify()
         return request.future
 
     # -- the model's thread ----------------------------------------------------------------------
 
     def _work(self) -> None:
-        _step_back()
+        _lower_priority()
         try:
-            with self.runner.stepper.answering():
+            with self.runner.stepper.inference_mode():
                 self._warm_up()
                 self.ready = True
                 while True:
-                    batch = self._next()
-                    self.beat = time.monotonic()
+                    batch = self._next_batch()
+                    self.heartbeat = time.monotonic()
                     if batch is None:
                         return
                     if batch[0]:
-                        self._answer(*batch)
+                        self._predict(*batch)
                     elif self._audits:
                         self._audit()
-        except Exception as err:  # nobody is left to answer: whoever waits is told, and nobody else is let in
-            logger.error("The model's thread ended: %s", "".join(traceback.format_exception(err)).rstrip())
-            with self._news:
+        except Exception as err:  # fail all queued requests and accept no more
+            logger.error("The model's thread stopped: %s", "".join(traceback.format_exception(err)).rstrip())
+            with self._condition:
                 self.ready, self.died = False, True
-                for row in (*self._hand, *self._waiting):
-                    _fail(row.request.future, err)
-                self._waiting.clear()
+                for item in (*self._current, *self._queue):
+                    _fail(item.request.future, err)
+                self._queue.clear()
 
     def _warm_up(self) -> None:
         config = self.runner.config
-        rows = self.encoded([config.answer_type.example_for(config.reads_pairs)] * 2, truncate=True)
+        rows = self.encode([config.answer_type.warmup_example(config.reads_pairs)] * 2, truncate=True)
         for policy in (Never(), self.policy):
             run(self.runner.stepper, self._batch([(rows, row) for row in range(len(rows))]), policy)
 
-    def _next(self) -> tuple[list[QueuedRows], bool] | None:
-        """Rows that are run together, and whether they are late: one policy and budget; None: it is over."""
-        with self._news:
-            if not (self._waiting or self._audits or self._stop):
-                self._news.wait(IDLE)
-            window: list[QueuedRows] = []
-            while self._waiting and len(window) < WINDOW:
-                row = self._waiting.popleft()
-                if not row.request.future.done():  # else its client has disconnected, or it has failed
-                    window.append(row)
+    def _next_batch(self) -> tuple[list[QueueItem], bool] | None:
+        """Return items with the same policy and budget, and whether they are late; None when the engine stops."""
+        with self._condition:
+            if not (self._queue or self._audits or self._stop):
+                self._condition.wait(IDLE_SECONDS)
+            window: list[QueueItem] = []
+            while self._queue and len(window) < WINDOW:
+                item = self._queue.popleft()
+                if not item.request.future.done():  # otherwise its client has disconnected, or it has failed
+                    window.append(item)
             if not window:
                 return None if self._stop else ([], False)
-            self._hand = window  # whoever waits here is told, should anything go wrong
+            self._current = window  # so that `_work` fails these requests if select_batch raises
             now = time.monotonic()
-            taken = self._hand = alike(window, self.batch_tokens, now)
-            chosen = set(map(id, taken))
-            self._waiting.extendleft(row for row in reversed(window) if id(row) not in chosen)
-        return taken, taken[0].request.options.is_late(now)
+            batch = self._current = select_batch(window, self.batch_tokens, now)
+            selected = set(map(id, batch))
+            self._queue.extendleft(item for item in reversed(window) if id(item) not in selected)
+        return batch, batch[0].request.options.is_late(now)
 
-    def _answer(self, queue: list[QueuedRows], is_late: bool) -> None:
-        began, options = time.monotonic(), queue[0].request.options
-        policy, budget = options.policy or self._own_policy(), options.max_layers
+    def _predict(self, items: list[QueueItem], is_late: bool) -> None:
+        start, options = time.monotonic(), items[0].request.options
+        policy, budget = options.policy or self._active_policy(), options.max_layers
         if is_late:
             budget = self.runner.stepper.exits[0].layer
-            for one in queue:  # what is forced out early is outside the guarantee, and its audit says nothing of it
-                one.request.outside = True
-                one.request.drawn[:] = False
-        rows = [(one.request, row) for one in queue for row in one.rows]
+            for item in items:  # forced to exit early: outside the guarantee, and not audited
+                item.request.outside = True
+                item.request.drawn[:] = False
+        rows = [(item.request, row) for item in items for row in item.rows]
         if not policy.sees_groups:
             rows.sort(key=lambda row: int(row[0].rows.lengths[row[1]]))
         try:
             batch = self._batch([(request.rows, row) for request, row in rows], _groups(rows))
-            for exited in exiting(self.runner.stepper, batch, policy, budget):
+            for exited in iter_exited(self.runner.stepper, batch, policy, budget):
                 logits = exited.output.logits.float().cpu().numpy()
-                places = range(len(logits)) if exited.rows is None else exited.rows.tolist()
-                for place, values in zip(places, logits, strict=True):  # what exits early is answered now
-                    request, row = rows[place]
-                    self._resolve(request, row, values, exited.output.exit, exited.output.layer)
-        except Exception as err:  # of this batch: the next one may do
+                indices = range(len(logits)) if exited.rows is None else exited.rows.tolist()
+                for index, row_logits in zip(indices, logits, strict=True):  # early exits are returned immediately
+                    request, row = rows[index]
+                    self._resolve(request, row, row_logits, exited.output.exit, exited.output.layer)
+        except Exception as err:  # only this batch fails
             logger.error("%d rows failed: %s", len(rows), "".join(traceback.format_exception(err)).rstrip())
             for request, _ in rows:
                 _fail(request.future, err)
             return
-        self.pace = 0.9 * self.pace + 0.1 * (time.monotonic() - began) / len(rows)
+        self.seconds_per_row = 0.9 * self.seconds_per_row + 0.1 * (time.monotonic() - start) / len(rows)
         self.watch("rows", len(rows))
-        self.watch("batch_seconds", time.monotonic() - began)
+        self.watch("batch_seconds", time.monotonic() - start)
 
-    def _resolve(self, request: Request, row: int, logits: NDArray[np.float32], exit_number: int, layer: int) -> None:
+    def _resolve(
+        self, request: QueuedRequest, row: int, logits: NDArray[np.float32], exit_number: int, layer: int
+    ) -> None:
+        """Store a row's output; once all rows of a request have exited, set its result."""
         outputs, example = request.outputs, int(request.rows.group[row])
         outputs.logits[row], outputs.exit[row], outputs.layer[row] = logits, exit_number, layer
-        request.left -= 1
-        request.left_of[example] -= 1
+        request.pending -= 1
+        request.pending_per_example[example] -= 1
         self.layers[layer] += 1
         self.watch("exit_layer", layer)
-        if not request.left_of[example] and request.drawn[example] and not (self._is_stopped or request.future.done()):
-            self._audits.append(self._drawn(request, example))
-        if not request.left and not request.future.done():
+        is_complete = not request.pending_per_example[example]
+        if is_complete and request.drawn[example] and not (self._exits_disabled or request.future.done()):
+            self._audits.append(self._pending_audit(request, example))
+        if not request.pending and not request.future.done():
             try:
                 answers = self.runner.decode(outputs, request.rows)
-            except Exception as err:  # of this request alone
-                logger.error("A reply failed: %s", "".join(traceback.format_exception(err)).rstrip())
+            except Exception as err:  # only this request fails
+                logger.error("Decoding a request failed: %s", "".join(traceback.format_exception(err)).rstrip())
                 _fail(request.future, err)
                 return
-            response = Response(answers, int(request.rows.lengths.sum()), request.outside or self._is_stopped)
+            result = RequestResult(answers, int(request.rows.lengths.sum()), request.outside or self._exits_disabled)
             if request.future.set_running_or_notify_cancel():
-                request.future.set_result(response)
+                request.future.set_result(result)
                 self.answered += 1
             self.recent.append(time.monotonic() - request.arrived)
             self.watch("request_seconds", self.recent[-1])
 
-    def _drawn(self, request: Request, example: int) -> Audited:
-        """An example that was answered, to be looked at again; alone, so that it does not keep its request."""
-        places = np.flatnonzero(request.rows.group == example)
+    def _pending_audit(self, request: QueuedRequest, example: int) -> PendingAudit:
+        """Copy an example for its audit, so that it does not keep the whole request in memory."""
+        indices = np.flatnonzero(request.rows.group == example)
         rows, outputs = request.rows.take([example]), request.outputs
-        if (outputs.layer[places] == self.runner.config.num_layers).all():
-            return Audited(rows, None)
-        own = RowOutputs(outputs.logits[places].copy(), outputs.exit[places], outputs.layer[places])
-        return Audited(rows, self.runner.decode(own, rows).values)
+        if (outputs.layer[indices] == self.runner.config.num_layers).all():
+            return PendingAudit(rows, None)
+        example_outputs = RowOutputs(outputs.logits[indices].copy(), outputs.exit[indices], outputs.layer[indices])
+        return PendingAudit(rows, self.runner.decode(example_outputs, rows).values)
 
     def _audit(self) -> None:
         try:
-            self._look_again()
-        except Exception as err:  # those few are not counted; answering goes on
+            self._run_audits()
+        except Exception as err:  # these examples are not counted; serving continues
             logger.error("An audit failed: %s", "".join(traceback.format_exception(err)).rstrip())
 
-    def _look_again(self) -> None:
-        """Some of the examples that were drawn, the early ones at full depth; counted in the order of their answers."""
-        some = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
-        early = [one for one in some if one.early is not None]
+    def _run_audits(self) -> None:
+        """Audit up to 8 drawn examples, in order; only those that exited early need the full model."""
+        audits = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
+        early = [audit for audit in audits if audit.early is not None]
         differ = iter(self._differ(early) if early else ())
-        for one in some:
-            self._seen(one.early is not None and bool(next(differ)))
+        for audit in audits:
+            self._count_audit(audit.early is not None and bool(next(differ)))
 
-    def _differ(self, early: Sequence[Audited]) -> Iterable[bool]:
-        full = self._at_full_depth(EncodedRows.joined([one.rows for one in early]))
+    def _differ(self, early: Sequence[PendingAudit]) -> Iterable[bool]:
+        """Return, for each example, whether the full model's prediction differs from the returned one."""
+        full = self._run_full_model(EncodedRows.concat([audit.rows for audit in early]))
         tolerance = (self.runner.config.calibrated or {}).get("guarantee", {}).get("tolerance")
-        given = np.concatenate([one.early for one in early if one.early is not None])
-        return self.runner.config.answer_type.differ(given, full.values, tolerance)
+        returned = np.concatenate([audit.early for audit in early if audit.early is not None])
+        return self.runner.config.answer_type.differ(returned, full.values, tolerance)
 
-    def _at_full_depth(self, rows: EncodedRows) -> Answers:
+    def _run_full_model(self, rows: EncodedRows) -> Answers:
         order = np.argsort(rows.lengths, kind="stable")
         parts = []
         for start, stop in batches_by_tokens(rows.lengths[order], self.batch_tokens):
-            batch = Batch.of_rows(rows, order[start:stop], self.runner.pad, self.runner.device)
+            batch = Batch.from_rows(rows, order[start:stop], self.runner.pad_token_id, self.runner.device)
             parts.append(run(self.runner.stepper, batch, Never()).logits.float().cpu().numpy())
         logits = np.concatenate(parts)[np.argsort(order)]
         last = self.runner.stepper.exits[-1]
-        places = (np.full(len(rows), last.number), np.full(len(rows), last.layer))
-        return self.runner.decode(RowOutputs(logits, *places), rows)
+        outputs = RowOutputs(logits, np.full(len(rows), last.number), np.full(len(rows), last.layer))
+        return self.runner.decode(outputs, rows)
 
-    def _seen(self, differs: bool) -> None:
+    def _count_audit(self, differs: bool) -> None:
         if self.audit is None:
             return
         before, self.audit = self.audit, self.audit.after(differs)
         if self.audit.alarm and not before.alarm:
-            which = "is broken" if self.audit.broken else "drifts"
             logger.warning(
-                "The guarantee %s: %d of %d audited answers differ, and %.3g was promised.",
-                which,
+                "The guarantee %s: %d of %d audited predictions differ from the full model's; it allows %.3g%%.",
+                "is violated" if self.audit.violated else "is drifting",
                 self.audit.different,
                 self.audit.audited,
-                self.audit.risk,
+                100 * self.audit.risk,
             )
 
     @property
-    def _is_stopped(self) -> bool:
-        """Whether an alarm has stopped early exits: there is nothing to audit then."""
+    def _exits_disabled(self) -> bool:
+        """Whether an alarm has disabled early exits, which leaves nothing to audit."""
         return self.on_alarm == "never" and self.audit is not None and self.audit.alarm
 
-    def _own_policy(self) -> Policy:
-        """The model's, unless its alarm was to stop it."""
-        return Never() if self._is_stopped else self.policy
+    def _active_policy(self) -> Policy:
+        """Return the engine's policy, or `Never` once an alarm has disabled early exits."""
+        return Never() if self._exits_disabled else self.policy
 
     def _batch(self, parts: Sequence[tuple[EncodedRows, int]], group: NDArray[np.int64] | None = None) -> Batch:
-        return Batch.of_parts(parts, self.runner.pad, self.runner.device, group)
+        return Batch.from_parts(parts, self.runner.pad_token_id, self.runner.device, group)
 
 
-def _groups(rows: Sequence[tuple[Request, int]]) -> NDArray[np.int64]:
-    """Which rows of a batch belong to the same example of the same request."""
+def _groups(rows: Sequence[tuple[QueuedRequest, int]]) -> NDArray[np.int64]:
+    """Return a group number per row; rows of the same example of the same request share one."""
     numbers: dict[tuple[int, int], int] = {}
     keys = [(id(request), int(request.rows.group[row])) for request, row in rows]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
-def _step_back() -> None:
-    """Where both want the same core, the loop that talks to clients goes first: it never needs it for long."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+def _lower_priority() -> None:
+    """Give the event loop priority over this thread: it never needs a core for long."""
+    if sys.platform == "linux":  # other systems have no priorities per thread
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 

@@ -1,4 +1,4 @@
-"""What the server allows: key and size of every request, before anything is parsed."""
+"""Middleware: checks API key and body size before a request is parsed."""
 
 from __future__ import annotations
 
@@ -9,96 +9,95 @@ import logging
 from dataclasses import dataclass
 
 from fastapi import Response
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from offramp.serving.engine import Engine
-from offramp.serving.faults import fault, overloaded
+from offramp.serving.errors import error_response, queue_full_response
 from offramp.serving.metrics import Metrics
 
 __all__ = ["Guard", "ServerOptions"]
 
 logger = logging.getLogger("offramp")
 
-SLOWEST = 30.0  # seconds that a client may take between two parts of its body
-OPEN = ("/health", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready")  # what probes ask, without a key
+BODY_TIMEOUT = 30.0  # seconds between two chunks of a request body
+OPEN_PATHS = ("/health", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready")  # probes, no API key needed
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What the server allows."""
+    """The server's name, limits and access rules."""
 
     name: str = "model"
-    max_rows: int = 512  # texts of a request
-    max_bytes: int = 2_000_000  # of a body
+    max_rows: int = 512  # texts per request
+    max_bytes: int = 2_000_000  # per request body
     api_key: str | None = None
-    guard_all: bool = False  # /health, /ready and /metrics ask for the key, too
-    allow_override: bool = False  # a request may name a policy
+    guard_all: bool = False  # /health, /ready and /metrics require the API key, too
+    allow_override: bool = False  # requests may set a policy
 
 
 class Guard:
-    """Key and size of every request, before anything is parsed; what became of it, counted and logged without texts."""
+    """Middleware that checks API key and body size; counts and logs every response, without its texts."""
 
     def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, engine: Engine):
         self.app, self.options, self.metrics, self.engine = app, options, metrics, engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, seen, whole = [0], [0], [False]
+        status, received_bytes, is_complete = [0], [0], [False]
 
-        async def limited() -> Message:
-            if whole[0]:  # nothing comes but the client's end, and that may take as long as it likes
+        async def receive_limited() -> Message:
+            if is_complete[0]:  # only a disconnect can follow, at any time
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), SLOWEST)
+                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
             except TimeoutError as err:
-                raise HTTPException(408, "The body did not come in time.") from err
-            seen[0] += len(message.get("body", b""))
-            whole[0] = not message.get("more_body", False)
-            if seen[0] > self.options.max_bytes:
-                raise HTTPException(413, f"The body has more than {self.options.max_bytes:,} bytes.")
+                raise HTTPException(408, "Timed out while reading the request body.") from err
+            received_bytes[0] += len(message.get("body", b""))
+            is_complete[0] = not message.get("more_body", False)
+            if received_bytes[0] > self.options.max_bytes:
+                raise HTTPException(413, f"The request body exceeds the maximum of {self.options.max_bytes:,} bytes.")
             return message
 
-        async def noted(message: Message) -> None:
+        async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
             await send(message)
 
-        if scope["method"] == "POST":  # every body is JSON, whatever a client forgot to say, or curl says by itself
-            others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
-            scope["headers"] = [*others, (b"content-type", b"application/json")]
-        refused = self._refused(Headers(scope=scope), scope["path"], scope["method"] == "POST")
-        inner = self.app if refused is None else refused
+        if scope["method"] == "POST":  # every body is JSON, even if the content type is missing or curl's default
+            headers = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+            scope["headers"] = [*headers, (b"content-type", b"application/json")]
+        rejection = self._rejection(Headers(scope=scope), scope["path"], scope["method"] == "POST")
+        inner = self.app if rejection is None else rejection
         try:
-            await inner(scope, limited, noted)
+            await inner(scope, receive_limited, send_recorded)
         except Exception as err:
-            logger.error("A request failed: %s", type(err).__name__)  # its message may hold a text
+            logger.error("A request failed: %s", type(err).__name__)  # without its message, which may contain a text
             if not status[0]:
-                await fault(424, "backend", "The model could not answer; the server's log tells more.")(
-                    scope, limited, noted
-                )
-        route = getattr(scope.get("route"), "path", "refused" if refused is not None else "other")
-        self.metrics.replies.labels(route, str(status[0])).inc()
-        if scope["path"] not in OPEN:
+                response = error_response(424, "backend", "The prediction failed; see the server log.")
+                await response(scope, receive_limited, send_recorded)
+        route = getattr(scope.get("route"), "path", "refused" if rejection is not None else "other")
+        self.metrics.responses.labels(route, str(status[0])).inc()
+        if scope["path"] not in OPEN_PATHS:
             logger.info("%s", json.dumps({"route": route, "status": status[0]}))
 
-    def _refused(self, headers: Headers, path: str, is_post: bool) -> Response | None:
+    def _rejection(self, headers: Headers, path: str, is_post: bool) -> Response | None:
+        """Return the error response for a request that is not allowed, or None."""
         options = self.options
-        is_open = path in OPEN or (path == "/" and not is_post)  # the page holds nothing, it asks with its own key
+        is_open = path in OPEN_PATHS or (path == "/" and not is_post)  # the status page sends the key with its requests
         if options.api_key is not None and (options.guard_all or not is_open):
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            is_right = hmac.compare_digest(given.strip().encode(), options.api_key.strip().encode())
-            if scheme.lower() != "bearer" or not is_right:
-                return JSONResponse({"error": "A key is needed, or another one.", "error_type": "unauthorized"}, 401)
-        if is_post and self.engine.is_full:  # before anybody has parsed or tokenised anything
-            return overloaded(self.engine.refusal)
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            is_valid = hmac.compare_digest(key.strip().encode(), options.api_key.strip().encode())
+            if scheme.lower() != "bearer" or not is_valid:
+                return error_response(401, "unauthorized", "Missing or invalid API key.")
+        if is_post and self.engine.is_full:  # before parsing and tokenizing
+            return queue_full_response(self.engine.queue_full_error)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > options.max_bytes:
-            message = f"The body has {length[:20]} bytes; the most is {options.max_bytes:,}."
-            return JSONResponse({"error": message, "error_type": "too_large"}, 413)
+            message = f"The request body has {length[:20]} bytes; the maximum is {options.max_bytes:,}."
+            return error_response(413, "too_large", message)
         return None

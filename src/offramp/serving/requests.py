@@ -1,4 +1,4 @@
-"""Requests and their rows inside the engine, and which rows are run together."""
+"""Requests and their rows inside the engine, and which rows are batched together."""
 
 from __future__ import annotations
 
@@ -14,108 +14,124 @@ from offramp.answers.answer import Answers, RowOutputs
 from offramp.core.batch import EncodedRows
 from offramp.policies import Policy
 
-__all__ = ["Full", "QueuedRows", "Request", "RequestOptions", "Response", "Stopped", "TooLong", "alike", "queued"]
+__all__ = [
+    "QueueFull",
+    "QueueItem",
+    "QueuedRequest",
+    "RequestOptions",
+    "RequestResult",
+    "TextTooLong",
+    "Unavailable",
+    "queue_items",
+    "select_batch",
+]
 
 
-class Full(Exception):
-    """The queue has no room; try again after so many seconds."""
+class QueueFull(Exception):
+    """The queue is full; retry after `seconds`."""
 
     def __init__(self, seconds: float):
-        super().__init__("The queue is full.")
+        super().__init__("The request queue is full; retry later.")
         self.seconds = seconds
 
 
-class TooLong(Exception):
-    """A text has more tokens than the model takes."""
+class TextTooLong(Exception):
+    """A text has more tokens than the model accepts."""
 
 
-class Stopped(Exception):
-    """The server is not ready, or drains."""
+class Unavailable(Exception):
+    """The server is not ready, or is shutting down."""
 
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """What a request asks for beside its texts."""
+    """Options of a single request."""
 
-    policy: Policy | None = None  # instead of the model's
+    policy: Policy | None = None  # instead of the model's policy
     max_layers: int | None = None
-    deadline: float | None = None  # by the monotonic clock: after it rows exit at the first exit
+    deadline: float | None = None  # monotonic clock; past it, rows exit at the first exit
 
     def is_late(self, now: float) -> bool:
-        """Whether its deadline has passed."""
+        """Return whether the deadline has passed."""
         return self.deadline is not None and now > self.deadline
 
-    def kind(self, now: float) -> tuple[Policy | None, int | None, bool]:
-        """What rows that are run together have in common."""
+    def batch_key(self, now: float) -> tuple[Policy | None, int | None, bool]:
+        """Return the key that all rows of a batch share."""
         return self.policy, self.max_layers, self.is_late(now)
 
 
 @dataclass(frozen=True)
-class Response:
-    """The answers to one request, in its order."""
+class RequestResult:
+    """The predictions for a request, in the order of its texts."""
 
     answers: Answers
     tokens: int
-    outside: bool  # a policy, a budget or a deadline of its own: the guarantee does not hold for it
+    outside: bool  # the request set a policy, max_layers or a missed deadline: the guarantee does not apply
 
 
 @dataclass
-class Request:
+class QueuedRequest:
     """A request inside the engine."""
 
     rows: EncodedRows
     options: RequestOptions
-    future: Future[Response]
+    future: Future[RequestResult]
     outputs: RowOutputs  # filled in as rows exit
-    drawn: NDArray[np.bool_]  # (examples,), for the audit, before anything was decided
+    drawn: NDArray[np.bool_]  # (examples,), sampled for the audit before any prediction is made
     outside: bool = False
     arrived: float = field(default_factory=time.monotonic)
-    left: int = 0  # rows that have not exited
-    left_of: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # the same, by example
+    pending: int = 0  # rows that have not exited yet
+    pending_per_example: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:
-        self.left, self.left_of = len(self.rows), np.bincount(self.rows.group, minlength=len(self.rows.examples))
+        self.pending = len(self.rows)
+        self.pending_per_example = np.bincount(self.rows.group, minlength=len(self.rows.examples))
 
 
 @dataclass(frozen=True)
-class QueuedRows:
-    """One row of a request; or, for policies that look at groups, all rows of an example."""
+class QueueItem:
+    """One row of a request; for policies that see groups, all rows of an example."""
 
-    request: Request
+    request: QueuedRequest
     rows: tuple[int, ...]
-    length: int  # of the longest
+    length: int  # tokens of the longest row
 
 
-def queued(request: Request, together: bool) -> Iterator[QueuedRows]:
-    """A request's rows, as the queue takes them."""
+def queue_items(request: QueuedRequest, grouped: bool) -> Iterator[QueueItem]:
+    """Yield a request's rows as queue items; `grouped` keeps the rows of an example together."""
     lengths, group = request.rows.lengths, request.rows.group
-    if not together:
-        yield from (QueuedRows(request, (row,), int(length)) for row, length in enumerate(lengths.tolist()))
+    if not grouped:
+        yield from (QueueItem(request, (row,), int(length)) for row, length in enumerate(lengths.tolist()))
         return
     for example in range(len(request.rows.examples)):
         rows = np.flatnonzero(group == example)
-        yield QueuedRows(request, tuple(rows.tolist()), int(lengths[rows].max()))
+        yield QueueItem(request, tuple(rows.tolist()), int(lengths[rows].max()))
 
 
-def alike(window: list[QueuedRows], budget: int, now: float) -> list[QueuedRows]:
-    """The oldest row and those of about its length, as many as fit: little padding, and none is passed over."""
+def select_batch(window: list[QueueItem], budget: int, now: float) -> list[QueueItem]:
+    """Return the oldest item and items of similar length, within `budget` padded tokens.
+
+    Similar lengths keep padding low; always including the oldest item prevents starvation.
+    """
     oldest = window[0]
-    kind = oldest.request.options.kind(now)
-    rows = sorted((row for row in window if row.request.options.kind(now) == kind), key=lambda row: row.length)
-    low = high = next(place for place, row in enumerate(rows) if row is oldest)
+    key = oldest.request.options.batch_key(now)
+    items = sorted(
+        (item for item in window if item.request.options.batch_key(now) == key), key=lambda item: item.length
+    )
+    low = high = next(index for index, item in enumerate(items) if item is oldest)
     size = len(oldest.rows)
     while True:
-        shorter = rows[high].length - rows[low - 1].length if low else None
-        longer = rows[high + 1].length - rows[high].length if high + 1 < len(rows) else None
-        if shorter is not None and (size + len(rows[low - 1].rows)) * rows[high].length > budget:
+        shorter = items[high].length - items[low - 1].length if low else None
+        longer = items[high + 1].length - items[high].length if high + 1 < len(items) else None
+        if shorter is not None and (size + len(items[low - 1].rows)) * items[high].length > budget:
             shorter = None
-        if longer is not None and (size + len(rows[high + 1].rows)) * rows[high + 1].length > budget:
+        if longer is not None and (size + len(items[high + 1].rows)) * items[high + 1].length > budget:
             longer = None
         if shorter is None and longer is None:
-            return rows[low : high + 1]
+            return items[low : high + 1]
         if longer is None or (shorter is not None and shorter <= longer):
             low -= 1
-            size += len(rows[low].rows)
+            size += len(items[low].rows)
         else:
             high += 1
-            size += len(rows[high].rows)
+            size += len(items[high].rows)

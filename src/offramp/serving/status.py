@@ -1,4 +1,4 @@
-"""What the server says of itself: the live page, model and guarantee, health, metrics."""
+"""The status routes: live page, model and guarantee, health, metrics, Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict
 
 import offramp
-from offramp.serving.audit import interval
+from offramp.serving.audit import confidence_interval
 from offramp.serving.engine import Engine
-from offramp.serving.faults import Problem
+from offramp.serving.errors import HttpError
 from offramp.serving.metrics import Metrics
 
-__all__ = ["add_open_inference", "add_status", "check_model"]
+__all__ = ["add_open_inference_routes", "add_status_routes", "check_model"]
 
 
-class Infos(BaseModel):
-    """What `/info` reports."""
+class ServerInfo(BaseModel):
+    """The response of `/info`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -29,47 +29,47 @@ class Infos(BaseModel):
     version: str
 
 
-STALE = 30.0  # seconds without a heartbeat, beyond which the model's thread counts as dead
+HEARTBEAT_TIMEOUT = 30.0  # seconds without a heartbeat after which the model's thread counts as dead
 
 
-def alive(engine: Engine) -> bool:
-    """Whether the model's thread beats; asked without waiting for it."""
-    return time.monotonic() - engine.beat < STALE
+def is_alive(engine: Engine) -> bool:
+    """Return whether the model's thread is alive; does not block."""
+    return time.monotonic() - engine.heartbeat < HEARTBEAT_TIMEOUT
 
 
-def takes_requests(engine: Engine) -> bool:
-    """Warmed up, and not on its way out."""
-    return engine.ready and not engine.draining and alive(engine)
+def is_ready(engine: Engine) -> bool:
+    """Return whether the engine has warmed up and is not shutting down."""
+    return engine.ready and not engine.draining and is_alive(engine)
 
 
-def add_status(app: FastAPI, engine: Engine, name: str, metrics: Metrics) -> None:
-    """The routes that people and monitors ask."""
+def add_status_routes(app: FastAPI, engine: Engine, name: str, metrics: Metrics) -> None:
+    """Add the routes for people and monitoring."""
 
-    @app.get("/", summary="a live page", response_class=HTMLResponse)
+    @app.get("/", summary="live status page", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
         return HTMLResponse(files("offramp.serving").joinpath("page.html").read_text("utf-8"))
 
     @app.get("/info", summary="model, policy, guarantee, audit")
-    async def info() -> Infos:
-        return Infos(**to_dict(engine, name))
+    async def info() -> ServerInfo:
+        return ServerInfo(**to_dict(engine, name))
 
-    @app.get("/health", summary="whether the process and its model's thread live", response_class=PlainTextResponse)
+    @app.get("/health", summary="liveness: the model's thread is running", response_class=PlainTextResponse)
     async def health() -> Response:
-        fine = alive(engine)
-        return PlainTextResponse("ok" if fine else "the model's thread is silent", 200 if fine else 503)
+        ok = is_alive(engine)
+        return PlainTextResponse("ok" if ok else "the model's thread does not respond", 200 if ok else 503)
 
-    @app.get("/ready", summary="whether it takes requests", response_class=PlainTextResponse)
+    @app.get("/ready", summary="readiness: the server accepts requests", response_class=PlainTextResponse)
     async def ready() -> Response:
-        fine = takes_requests(engine)
-        return PlainTextResponse("ready" if fine else "not ready", 200 if fine else 503)
+        ok = is_ready(engine)
+        return PlainTextResponse("ready" if ok else "not ready", 200 if ok else 503)
 
-    @app.get("/metrics", summary="for Prometheus", response_class=PlainTextResponse)
-    async def numbers() -> Response:
-        return Response(metrics.written(engine), media_type="text/plain; version=0.0.4; charset=utf-8")
+    @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+    async def prometheus() -> Response:
+        return Response(metrics.render(engine), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def add_open_inference(app: FastAPI, engine: Engine, name: str) -> None:
-    """The Open Inference Protocol's questions."""
+def add_open_inference_routes(app: FastAPI, engine: Engine, name: str) -> None:
+    """Add the metadata and health routes of the Open Inference Protocol."""
 
     @app.get("/v2", summary="Open Inference Protocol")
     async def server() -> dict[str, Any]:
@@ -77,57 +77,57 @@ def add_open_inference(app: FastAPI, engine: Engine, name: str) -> None:
 
     @app.get("/v2/health/live")
     async def live(response: Response) -> dict[str, bool]:
-        return _stated(response, "live", alive(engine))
+        return _with_status(response, "live", is_alive(engine))
 
     @app.get("/v2/health/ready")
-    async def is_ready(response: Response) -> dict[str, bool]:
-        return _stated(response, "ready", takes_requests(engine))
+    async def server_ready(response: Response) -> dict[str, bool]:
+        return _with_status(response, "ready", is_ready(engine))
 
     @app.get("/v2/models/{model}", summary="Open Inference Protocol")
-    async def about(model: str) -> dict[str, Any]:
+    async def model_metadata(model: str) -> dict[str, Any]:
         check_model(model, name)
         inputs = [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        kinds = {"string": "BYTES", "strings": "BYTES", "float": "FP32", "int": "INT64"}
+        datatypes = {"string": "BYTES", "strings": "BYTES", "float": "FP32", "int": "INT64"}
         fields = engine.runner.config.answer_type.fields
-        outputs = [{"name": field, "datatype": kinds[kind], "shape": [-1]} for field, kind in fields.items()]
+        outputs = [{"name": field, "datatype": datatypes[dtype], "shape": [-1]} for field, dtype in fields.items()]
         return {"name": model, "versions": ["1"], "platform": "offramp", "inputs": inputs, "outputs": outputs}
 
     @app.get("/v2/models/{model}/ready")
     async def model_ready(model: str, response: Response) -> dict[str, Any]:
         check_model(model, name)
-        return {"name": model, **_stated(response, "ready", takes_requests(engine))}
+        return {"name": model, **_with_status(response, "ready", is_ready(engine))}
 
 
-def _stated(response: Response, name: str, fine: bool) -> dict[str, bool]:
-    """In the body, and in the status, which is what probes read."""
-    response.status_code = 200 if fine else 503
-    return {name: fine}
+def _with_status(response: Response, name: str, ok: bool) -> dict[str, bool]:
+    """Return the body and set the matching status code, which is what probes read."""
+    response.status_code = 200 if ok else 503
+    return {name: ok}
 
 
 def check_model(model: str, name: str) -> None:
-    """Refuse requests for a model that is not here."""
+    """Raise a 404 error unless `model` is the model served here."""
     if model != name:
-        raise Problem(404, "unknown_model", f"There is no model {model!r:.60} here; it is {name!r}.")
+        raise HttpError(404, "unknown_model", f"Unknown model {model!r:.60}. This server serves {name!r}.")
 
 
 def to_dict(engine: Engine, name: str) -> dict[str, Any]:
-    """Everything about the model and what became of its guarantee."""
+    """Return the content of `/info`: model, policy, guarantee, audit, counts."""
     runner, audit = engine.runner, engine.audit
-    watched = None
+    audit_info = None
     if audit is not None:
-        low, high = interval(audit.audited, audit.different)
-        watched = {
-            "share": engine.share,
+        low, high = confidence_interval(audit.audited, audit.different)
+        audit_info = {
+            "share": engine.audit_rate,
             "promised": audit.risk,
             "audited": audit.audited,
             "skipped": engine.skipped,
             "different": audit.different,
             "rate": audit.rate,
             "interval": [low, high],
-            "broken": audit.broken,
+            "broken": audit.violated,
             "drifts": audit.drifted,
         }
-    layers = dict(engine.layers)  # the model's thread counts on
+    layers = dict(engine.layers)  # a copy: the model's thread keeps counting
     calibrated = (runner.config.calibrated or {}) if engine.policy == runner.config.exit_policy else {}
     return {
         "model": name,
@@ -142,7 +142,7 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
         "exits": [point.layer for point in runner.stepper.exits],
         "policy": str(engine.policy),
         "guarantee": calibrated.get("sentence"),
-        "audit": watched,
+        "audit": audit_info,
         "waiting": engine.depth,
         "answered": sum(layers.values()),
         "by_layer": {str(layer): layers[layer] for layer in sorted(layers)},
@@ -151,8 +151,8 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
 
 
 def _quantiles(seconds: list[float]) -> dict[str, float] | None:
-    """Of the last thousand requests, in the engine."""
+    """Return the latency quantiles of the last thousand requests."""
     if not seconds:
         return None
-    found = np.quantile(seconds, [0.5, 0.95, 0.99])
-    return dict(zip(("p50", "p95", "p99"), (round(float(one), 6) for one in found), strict=True))
+    quantiles = np.quantile(seconds, [0.5, 0.95, 0.99])
+    return dict(zip(("p50", "p95", "p99"), (round(float(value), 6) for value in quantiles), strict=True))

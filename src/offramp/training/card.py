@@ -1,4 +1,4 @@
-"""What a trained model's card tells: task, data, recipe, scores, how it was made."""
+"""The training section of a model card: task, data, recipe and scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["training_notes"]
 
 
 def training_notes(run: Mapping[str, Any], settings: Settings, recipe: Recipe) -> str:
-    """Markdown, kept in the config so that a copy of the model keeps it."""
+    """Return the section as Markdown; it is stored in the config, so that copies of the model keep it."""
     rows, metric = run["rows"], run["metric"]
     options = ", ".join(f"{key} {value}" for key, value in run["recipe_options"].items() if key != "faithful" or value)
     lines = [
-        "## How it was made",
+        "## Training",
         "",
-        f"Task {run['task']}; {rows['train']:,} training rows, {rows['calibration']:,} set aside for calibration.",
+        f"Task {run['task']}: {rows['train']:,} training rows, {rows['calibration']:,} held out for calibration.",
         f"Recipe `{recipe.name}`"
         + (f" ({options})" if options else "")
         + (f", {recipe.paper}." if recipe.paper else "."),
-        f"Seed {settings.seed}, {run['seconds'] / 60:.0f} minutes. Every option is in `training.yaml`;",
+        f"Seed {settings.seed}, {run['seconds'] / 60:.0f} minutes. `training.yaml` holds all options;",
         "`offramp train --config training.yaml --output …` repeats the run.",
     ]
     for name, exits in run["dev"].items():
@@ -31,7 +31,7 @@ def training_notes(run: Mapping[str, Any], settings: Settings, recipe: Recipe) -
             "",
             f"Scores on {name} ({rows[name]:,} rows), percent:",
             "",
-            f"| exit on layer | {' | '.join([metric, *others])} |",
+            f"| exit layer | {' | '.join([metric, *others])} |",
             "|---" * (2 + len(others)) + "|",
         ]
         for layer, scores in zip(run["layers"], exits, strict=True):

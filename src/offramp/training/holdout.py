@@ -1,4 +1,4 @@
-"""The calibration split: rows that training never sees, and the hashes that tell who was where."""
+"""The calibration split, which training never sees, and the file that records which rows a model was trained on."""
 
 from __future__ import annotations
 
@@ -9,63 +9,74 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.data.hashes import hashes_of
+from offramp.data.hashes import hash_texts
 from offramp.data.reading import Text
 from offramp.data.task import Rows
 from offramp.errors import BadInput, BadValue
 from offramp.files.writing import apply_umask
 
-__all__ = ["FILE", "KNOWN", "UNKNOWN", "earlier_rows", "hold_out", "read_hashes", "seen_in_training", "write_hashes"]
+__all__ = [
+    "FILE",
+    "KNOWN",
+    "UNKNOWN",
+    "count_seen_in_training",
+    "earlier_training_rows",
+    "hold_out",
+    "read_hashes",
+    "write_hashes",
+]
 
 logger = logging.getLogger("offramp")
 
-FILE = "rows.safetensors"  # in the model folder: the hashes of the rows of each role
+FILE = "rows.safetensors"  # in the model folder: hashes of the rows by role
 ROLES = ("train", "calibration", "dev")
-MEND = "Copy it again; without it nobody knows which rows were trained on."
-BINS = 10  # strata of a regression
+ADVICE = "Copy the file again: it records which rows the model was trained on."
+BINS = 10  # strata for regression
 KNOWN, UNKNOWN = "known", "unknown"
 
 
 def hold_out(
-    rows: Rows, share: float, seed: int, seen: NDArray[np.uint64] | None = None
+    rows: Rows, fraction: float, seed: int, seen: NDArray[np.uint64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The positions of rows to train on and of those held out: by seed, stratified, copies of a text together.
+    """Return the indices of the training rows and of the held-out rows: random, stratified, duplicates together.
 
-    Of questions whole contexts are held out. Texts that were `seen` in an earlier training are not held out.
+    Questions are held out by context. Texts whose hashes are in `seen`, from earlier training, are not held out.
     """
-    if not 0 <= share < 1:
-        raise BadValue(f"The calibration split is {share}; it is a share from 0 to below 1.")
-    if share == 0:
+    if not 0 <= fraction < 1:
+        raise BadValue(f"`calibration_split` must be at least 0 and below 1, got {fraction}.")
+    if fraction == 0:
         return np.arange(len(rows)), np.empty(0, dtype=np.int64)
-    keys = hashes_of(rows.texts)
-    if rows.ids is not None:  # questions about one context stay together
-        contexts = hashes_of([text[1] for text in rows.texts])
+    keys = hash_texts(rows.texts)
+    if rows.ids is not None:  # questions about the same context stay together
+        contexts = hash_texts([text[1] for text in rows.texts])
         seen = None if seen is None else contexts[np.isin(keys, seen) | np.isin(contexts, seen)]
         keys = contexts
-    hashes, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    hashes, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     strata = _strata(rows, first)
     order = np.random.default_rng(seed).permutation(len(first))
-    order = order[np.argsort(strata[order], kind="stable")]  # by stratum, in each at random
+    order = order[np.argsort(strata[order], kind="stable")]  # by stratum, random within each
     if seen is not None:
         order = order[~np.isin(hashes[order], seen)]
         if not len(order):
-            logger.warning("Every row was trained on before: none can be set aside for calibration.")
+            logger.warning(
+                "All rows were used in earlier training, so none is held out for calibration; calibrate on other rows."
+            )
             return np.arange(len(rows)), np.empty(0, dtype=np.int64)
-        share = min(1.0, share * len(first) / len(order))
-    steps = np.floor(np.arange(len(order) + 1) * share + 0.5)
-    held = np.zeros(len(first), dtype=bool)
-    held[order[np.diff(steps) > 0]] = True  # evenly through the strata
-    out = held[which]
-    if not out.any():
+        fraction = min(1.0, fraction * len(first) / len(order))
+    steps = np.floor(np.arange(len(order) + 1) * fraction + 0.5)
+    selected = np.zeros(len(first), dtype=bool)
+    selected[order[np.diff(steps) > 0]] = True  # evenly across the strata
+    held_out = selected[inverse]
+    if not held_out.any():
         raise BadValue(
-            f"{len(first)} different texts are too few to hold out {share:.0%} for calibration; "
-            "give `calibration_split=0`."
+            f"{len(first)} different texts are too few to hold out {fraction:.0%} for calibration; "
+            "use `calibration_split=0`."
         )
-    return np.flatnonzero(~out), np.flatnonzero(out)
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A class per distinct text: its label's number, its value's tenth, the number of its labels; contexts have one."""
+    """Return the stratum of each distinct text: its class, its number of labels, or the decile of its value."""
     if rows.ids is not None:
         return np.zeros(len(first), dtype=np.int64)
     labels = np.asarray(rows.labels)[first]
@@ -78,7 +89,7 @@ def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str = KNOWN) -> None:
-    """Keep who was where, `train`, `calibration`, `dev`, and whether the rows of earlier trainings are among them."""
+    """Write the hashes by role (train, calibration, dev), and whether they include those of all earlier training."""
     from safetensors.numpy import save_file
 
     hashes = {role: np.unique(hashes) for role, hashes in roles.items()}
@@ -86,25 +97,25 @@ def write_hashes(folder: Path, roles: dict[str, NDArray[np.uint64]], before: str
     apply_umask(folder / FILE)
 
 
-def seen_in_training(folder: Path, texts: Sequence[Text]) -> int:
-    """How many of some texts a model was trained on, as far as its folder knows."""
+def count_seen_in_training(folder: Path, texts: Sequence[Text]) -> int:
+    """Return how many of the texts a model was trained on, according to its folder."""
     seen = read_hashes(folder).get("train")
-    return 0 if seen is None else int(np.isin(hashes_of(texts), seen).sum())
+    return 0 if seen is None else int(np.isin(hash_texts(texts), seen).sum())
 
 
-def earlier_rows(folder: Path) -> str:
-    """Whether a model's rows.safetensors holds all rows that were ever trained on: known, or unknown."""
+def earlier_training_rows(folder: Path) -> str:
+    """Return `KNOWN` if rows.safetensors records all rows that the model was ever trained on, else `UNKNOWN`."""
     from safetensors import safe_open
 
     if not (folder / FILE).is_file():
         return UNKNOWN
-    read_hashes(folder)  # says what is wrong with it
+    read_hashes(folder)  # raises if the file is damaged
     with safe_open(folder / FILE, framework="np") as file:
         return (file.metadata() or {}).get("before", KNOWN)
 
 
 def read_hashes(folder: Path) -> dict[str, NDArray[np.uint64]]:
-    """The hashes by role; nothing where the model was not trained here."""
+    """Return the hashes by role; empty if the folder has no record of its training rows."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -114,12 +125,12 @@ def read_hashes(folder: Path) -> dict[str, NDArray[np.uint64]]:
     try:
         roles = load_file(file)
     except OSError as err:
-        raise BadInput(f"Cannot read {file}: {err.strerror or err}. {MEND}") from err
-    except (SafetensorError, KeyError) as err:  # a type that NumPy has not is a KeyError
-        raise BadInput(f"{file} is truncated or corrupt ({str(err).splitlines()[0]}). {MEND}") from err
+        raise BadInput(f"Cannot read {file}: {err.strerror or err}. {ADVICE}") from err
+    except (SafetensorError, KeyError) as err:  # a dtype that NumPy lacks is a KeyError
+        raise BadInput(f"{file} is truncated or corrupt ({str(err).splitlines()[0]}). {ADVICE}") from err
     for role in ROLES:
         hashes = roles.get(role)
         if hashes is None or hashes.dtype != np.uint64 or hashes.ndim != 1:
-            is_now = "is not there" if hashes is None else f"is {hashes.dtype} of shape {hashes.shape}"
-            raise BadInput(f"{file}: {role} {is_now}; it is a list of hashes. {MEND}")
+            problem = "is missing" if hashes is None else f"is {hashes.dtype} of shape {hashes.shape}"
+            raise BadInput(f"{file}: {role} {problem}, expected a list of hashes. {ADVICE}")
     return roles

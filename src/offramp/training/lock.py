@@ -1,4 +1,4 @@
-"""One run at a time in an output folder: a lock beside it, which the system lets go of when its process ends."""
+"""A lock file next to the output folder: one run at a time. The system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -13,53 +13,50 @@ from accelerate.utils import broadcast_object_list
 from offramp.errors import CannotWrite
 from offramp.files.writing import writing
 
-__all__ = ["only_run_in"]
+__all__ = ["lock_folder"]
 
 
 @contextmanager
-def only_run_in(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second run is refused and told who holds it. Of several processes the first asks."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; raise if another run holds it. With several processes, the main one takes it."""
     processes = PartialState()
-    held, refusal = _take(folder) if processes.is_main_process else (None, None)
+    descriptor, error = _acquire(folder) if processes.is_main_process else (None, None)
     if processes.num_processes > 1:
-        refusal = broadcast_object_list([refusal])[0]
-    if refusal is not None:
-        raise CannotWrite(refusal)
+        error = broadcast_object_list([error])[0]
+    if error is not None:
+        raise CannotWrite(error)
     try:
         yield
     finally:
-        if held is not None:
-            _file(folder).unlink(missing_ok=True)
-            os.close(held)
+        if descriptor is not None:
+            _lock_file(folder).unlink(missing_ok=True)
+            os.close(descriptor)
 
 
-def _file(folder: Path) -> Path:
+def _lock_file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _take(folder: Path) -> tuple[int | None, str | None]:
-    """The lock, or why it cannot be had."""
-    import fcntl  # not on Windows, where training was never tried
+def _acquire(folder: Path) -> tuple[int | None, str | None]:
+    """Return the file descriptor of the lock, or an error message."""
+    import fcntl  # does not exist on Windows, where training is untested
 
-    file = _file(folder)
+    file = _lock_file(folder)
     while True:
         try:
             with writing(file):
-                held = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         except CannotWrite as err:
             return None, str(err)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(held, 100).decode() or "another one"
-            os.close(held)
-            return (
-                None,
-                f"Process {owner} is training into {folder} at this moment; wait for it, or name another folder.",
-            )
-        if os.fstat(held).st_nlink:
+            owner = f"Process {owner}" if (owner := os.read(descriptor, 100).decode()) else "Another process"
+            os.close(descriptor)
+            return None, f"{owner} is training into {folder}; wait until it ends, or choose another folder."
+        if os.fstat(descriptor).st_nlink:
             break
-        os.close(held)  # its owner has just removed it
-    os.truncate(held, 0)
-    os.write(held, str(os.getpid()).encode())
-    return held, None
+        os.close(descriptor)  # the owner has just removed the file
+    os.truncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor, None

@@ -1,4 +1,4 @@
-"""`train(settings)`: data, model, the recipe's stages one after the other, and a model folder in the end."""
+"""`train(settings)`: read the data, build the model, run the stages of the recipe, write the model folder."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from transformers.trainer_callback import ProgressCallback
 
 import offramp
 from offramp.data import labels
-from offramp.data.hashes import hashes_of
-from offramp.data.own import understood
+from offramp.data.custom_task import describe_rows
+from offramp.data.hashes import hash_texts
 from offramp.data.task import Task
 from offramp.errors import BadValue
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from offramp.files.writing import writing
 from offramp.model import guarantee
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions, add_exits
 from offramp.training import card, folder, holdout
-from offramp.training.arguments import library_arguments, on_cpu
-from offramp.training.data import Data, Tables, read_data, reorder_labels, warn_of_overlap
-from offramp.training.examples import Examples, Padder, encoded
-from offramp.training.imitating import imitated_model, run_from_states, unlabelled
-from offramp.training.lock import only_run_in
+from offramp.training.arguments import make_training_arguments, uses_cpu
+from offramp.training.data import Data, Tables, read_data, reorder_labels, warn_about_overlap
+from offramp.training.examples import Examples, Padder, encode_all
+from offramp.training.imitation.run import build_imitation_model, read_unlabelled, train_from_states
+from offramp.training.lock import lock_folder
 from offramp.training.progress import Progress
-from offramp.training.recipes import Recipe, Stage, check, make
+from offramp.training.recipes import Recipe, Stage, check_recipe, make_recipe
 from offramp.training.recipes.imitate import Imitate
-from offramp.training.scores import flat_scores, per_exit
+from offramp.training.scores import flatten_scores, score_exits
 from offramp.training.settings import Settings
 from offramp.training.trainer import ExitTrainer, LossSettings
 
-__all__ = ["Result", "close_process_group", "train"]
+__all__ = ["TrainResult", "close_process_group", "train"]
 
 logger = logging.getLogger("offramp")
 
@@ -56,8 +56,8 @@ SCORES = "scores.json"
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run gave: the folder, and every metric of every exit on each dev set."""
+class TrainResult:
+    """Result of `offramp.train`: the model folder, and all metrics of every exit on each dev set."""
 
     folder: Path
     layers: tuple[int, ...]
@@ -65,80 +65,84 @@ class Result:
     dev: dict[str, list[dict[str, float]]]
 
     def table(self, label: str | None = None, header: bool = True) -> str:
-        """The main score of every exit in percent, a line per dev set."""
+        """Return a table of every exit's main score in percent, with a line per dev set."""
         lines = [f"{self.metric:<16}" + "".join(f"{f'exit {layer}':>9}" for layer in self.layers) + f"{'mean':>9}"]
         for name, exits in self.dev.items():
-            values = [one[self.metric] for one in exits]
-            shown = name if label is None else label if len(self.dev) == 1 else f"{label} {name}"
+            values = [scores[self.metric] for scores in exits]
+            row_label = name if label is None else label if len(self.dev) == 1 else f"{label} {name}"
             values.append(float(np.mean(values)))
-            lines.append(f"{shown:<16}" + "".join(f"{100 * value:>9.1f}" for value in values))
+            lines.append(f"{row_label:<16}" + "".join(f"{100 * value:>9.1f}" for value in values))
         return "\n".join(lines if header else lines[1:])
 
 
-def train(settings: Settings, *, resume: bool = False, overwrite: bool = False, tables: Tables | None = None) -> Result:
-    """Run one training, from nothing or from its last checkpoint."""
+def train(
+    settings: Settings, *, resume: bool = False, overwrite: bool = False, tables: Tables | None = None
+) -> TrainResult:
+    """Train a model, from the start or, with `resume`, from the last checkpoint."""
     settings = settings.absolute()
-    # without a GPU several processes meet only if told that they are on the CPU
-    processes = PartialState(cpu=on_cpu(settings))
-    folder.check_place(settings)
-    with only_run_in(Path(settings.output)):
+    # without a GPU, processes find each other only if the CPU is requested explicitly
+    processes = PartialState(cpu=uses_cpu(settings))
+    folder.check_output_path(settings)
+    with lock_folder(Path(settings.output)):
         return _train(settings, processes, resume, overwrite, tables)
 
 
-def _train(settings: Settings, processes: PartialState, resume: bool, overwrite: bool, tables: Tables | None) -> Result:
+def _train(
+    settings: Settings, processes: PartialState, resume: bool, overwrite: bool, tables: Tables | None
+) -> TrainResult:
     output = Path(settings.output)
-    folder.check(settings, resume, overwrite, processes.num_processes)
+    folder.check_output_folder(settings, resume, overwrite, processes.num_processes)
     if resume and folder.is_finished(output):
-        logger.warning("%s is finished; there is nothing to resume.", output)
+        logger.info("The run in %s is finished; there is nothing to resume.", output)
         return read_result(output)
-    recipe = make(settings.recipe, settings.recipe_options)
-    data = read_data(settings, unlabelled(settings, recipe), tables)
+    recipe = make_recipe(settings.recipe, settings.recipe_options)
+    data = read_data(settings, read_unlabelled(settings, recipe), tables)
     set_seed(settings.seed)
-    model = build(settings, recipe, data.task)
+    model = build_model(settings, recipe, data.task)
     if (width := recipe.width()) is not None:
         model.add_gates(width)
     data = reorder_labels(data, model.config.labels)
-    check(recipe, model.config)
-    job = Job(settings, recipe, model, data)
+    check_recipe(recipe, model.config)
+    run = TrainingRun(settings, recipe, model, data)
     processes.wait_for_everyone()
     if processes.is_main_process:
-        held = f", {len(data.calibration):,} more set aside" if len(data.calibration) else ""
-        logger.warning("Training rows: %s%s.", understood(data.task, data.train), held)
-        warn_of_overlap(data)
+        held_out = f", {len(data.calibration):,} more held out for calibration" if len(data.calibration) else ""
+        logger.info("Training rows: %s%s.", describe_rows(data.task, data.train), held_out)
+        warn_about_overlap(data)
         folder.prepare(settings, resume, processes.num_processes)
     processes.wait_for_everyone()
-    stages = [job.run(number, stage) for number, stage in enumerate(job.stages, 1)]
-    result = job.evaluate()
+    stages = [run.run_stage(number, stage) for number, stage in enumerate(run.stages, 1)]
+    scores = run.evaluate()
     if PartialState().is_main_process:
-        job.write(result, stages)
+        run.write(scores, stages)
     PartialState().wait_for_everyone()
     return read_result(output)
 
 
 def close_process_group() -> None:
-    """Leave the other processes; gloo's threads abort a process that ends while they live."""
+    """Close the process group: gloo's threads abort a process that ends while they are running."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def read_result(output: Path) -> Result:
-    """What a finished run gave."""
-    found = json.loads((output / SCORES).read_text("utf-8"))
-    return Result(output, tuple(found["layers"]), found["metric"], found["dev"])
+def read_result(output: Path) -> TrainResult:
+    """Return the result of a finished run."""
+    scores = json.loads((output / SCORES).read_text("utf-8"))
+    return TrainResult(output, tuple(scores["layers"]), scores["metric"], scores["dev"])
 
 
-def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
-    """Exits on the backbone, as the recipe and the task need them; or an offramp model as it is."""
+def build_model(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
+    """Return the backbone with the exits that the recipe and the task need; an offramp model keeps its exits."""
     with loading(settings.backbone):
         config = AutoConfig.from_pretrained(settings.backbone)
     if isinstance(recipe, Imitate):
-        return _named(imitated_model(settings), settings, task)
+        return _set_labels(build_imitation_model(settings), settings, task)
     if config.model_type == "offramp":
-        return _again(settings, recipe, task)
+        return _load_offramp_model(settings, recipe, task)
     exits = settings.exits
-    if recipe.only_last:
+    if recipe.single_exit:
         if exits != "all":
-            raise BadValue(f"Recipe {recipe.name} has one exit, behind the last layer; leave `exits=` out.")
+            raise BadValue(f"Recipe {recipe.name} has a single exit, after the last layer; remove `exits=`.")
         exits = [settings.num_layers or config.num_hidden_layers]
     return AdaptiveModel.from_backbone(
         settings.backbone,
@@ -146,7 +150,7 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
         heads=_heads(settings, recipe),
         pooling=settings.pooling,
         num_layers=settings.num_layers,
-        labels=_labels(config, task),
+        labels=_label_names(config, task),
         num_labels=task.num_labels,
         problem_type=task.answer_type.name,
         lte=recipe.lte,
@@ -157,40 +161,40 @@ def build(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
 
 
 def _heads(settings: Settings, recipe: Recipe) -> str:
-    """On the first token the heads that the recipe's authors had, unless others are asked for."""
-    published = settings.heads == "auto" and settings.pooling == "first"
-    return recipe.published.head if published else settings.heads
+    """Return the kind of heads; with `pooling='first'` the default is the published kind."""
+    use_published = settings.heads == "auto" and settings.pooling == "first"
+    return recipe.published.head if use_published else settings.heads
 
 
-def _again(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
-    """An offramp model goes on with the labels that it has, and with its exits; one that has a single one gets more."""
+def _load_offramp_model(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
+    """Load an offramp model with its labels and exits; one with a single exit gets early exits."""
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
-    shape = {"exits": "all", "heads": "auto", "pooling": "auto", "num_layers": None, "fresh_head": False}
-    if plain := len(model.config.exit_specs) == 1 and not recipe.only_last:
-        shape = {name: shape[name] for name in ("num_layers", "fresh_head")}
-    for name, default in shape.items():
+    defaults = {"exits": "all", "heads": "auto", "pooling": "auto", "num_layers": None, "fresh_head": False}
+    if needs_exits := len(model.config.exit_specs) == 1 and not recipe.single_exit:
+        defaults = {name: defaults[name] for name in ("num_layers", "fresh_head")}
+    for name, default in defaults.items():
         if getattr(settings, name) != default:
-            raise BadValue(f"{settings.backbone} has its exits already; leave `{name}=` out.")
-    guarantee.forget(model.config)
-    if plain:
-        model = _with_exits(model, settings, recipe)
+            raise BadValue(f"{settings.backbone} already has exits; remove `{name}=`.")
+    guarantee.clear(model.config)
+    if needs_exits:
+        model = _add_early_exits(model, settings, recipe)
     for spec in model.config.exit_specs:
         model.exits.head(spec.layer).temperature = spec.temperature
-    return _named(model, settings, task)
+    return _set_labels(model, settings, task)
 
 
-def _named(model: AdaptiveModel, settings: Settings, task: Task) -> AdaptiveModel:
-    """With its classes called as the task calls them."""
+def _set_labels(model: AdaptiveModel, settings: Settings, task: Task) -> AdaptiveModel:
+    """Set the model's class names to those of the task."""
     config = model.config
-    names = labels.fit(settings.backbone, config.labels, config.answer_type, task)
+    names = labels.match_labels(settings.backbone, config.labels, config.answer_type, task)
     config.id2label = dict(enumerate(names))
-    config.label2id = {label: place for place, label in enumerate(names)}
+    config.label2id = {label: index for index, label in enumerate(names)}
     return model
 
 
-def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> AdaptiveModel:
-    """What `--recipe plain` left, with exits for another recipe."""
-    asked = ExitOptions(
+def _add_early_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> AdaptiveModel:
+    """Return a model with a single exit (such as recipe plain trains) with early exits for another recipe."""
+    options = ExitOptions(
         settings.exits,
         _heads(settings, recipe),
         settings.pooling,
@@ -198,23 +202,23 @@ def _with_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -> Ada
         queries=settings.queries,
         query_width=settings.query_width,
     )
-    more = add_exits(model.config, model.state_dict(), asked)
-    whole = AdaptiveModel(more.config)
-    whole.load_state_dict(more.weights, strict=False)
-    whole.name_or_path = more.config._name_or_path = model.name_or_path
-    return whole
+    attached = add_exits(model.config, model.state_dict(), options)
+    new_model = AdaptiveModel(attached.config)
+    new_model.load_state_dict(attached.weights, strict=False)
+    new_model.name_or_path = attached.config._name_or_path = model.name_or_path
+    return new_model
 
 
-def _labels(config: Any, task: Task) -> tuple[str, ...] | None:
-    """The task's labels, in the order of the checkpoint's own classes where it has just these."""
+def _label_names(config: Any, task: Task) -> tuple[str, ...] | None:
+    """Return the task's labels, in the checkpoint's order if the checkpoint has the same labels."""
     if not task.answer_type.has_labels:
         return None
-    own = [str(name) for _, name in sorted((config.id2label or {}).items())]
-    return labels.in_order_of(own, task) or task.labels
+    checkpoint_labels = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    return labels.order_like_model(checkpoint_labels, task) or task.labels
 
 
-class Job:
-    """One run's parts, shared by its stages."""
+class TrainingRun:
+    """A training run: model, data and settings shared by its stages."""
 
     def __init__(self, settings: Settings, recipe: Recipe, model: AdaptiveModel, data: Data):
         self.settings, self.recipe, self.model, self.data = settings, recipe, model, data
@@ -224,103 +228,108 @@ class Job:
         model.config.inputs = list(data.task.inputs)
         tokenizer = model.tokenizer
         model.config.no_answer = 0.0 if data.task.no_answer else None
-        kind = data.task.answer_type
-        encoder = kind.encoder(tokenizer, length)
-        train = encoded(encoder, data.train.texts)
-        self.train_rows = Examples(train, kind.targets(train, data.train.labels or []))
+        answer_type = data.task.answer_type
+        encoder = answer_type.encoder(tokenizer, length)
+        train = encode_all(encoder, data.train.texts)
+        self.train_rows = Examples(train, answer_type.targets(train, data.train.labels or []))
         self.dev_rows: dict[str, Examples] = {}
         first = 0
         for name, rows in data.dev.items():
-            self.dev_rows[name] = Examples(encoded(encoder, rows.texts), first=first)
+            self.dev_rows[name] = Examples(encode_all(encoder, rows.texts), first=first)
             first += len(self.dev_rows[name])
         self.layers = tuple(spec.layer for spec in model.config.exit_specs)
-        is_fresh = model.config.num_layers in model.exits.untrained()
+        is_fresh = model.config.num_layers in model.exits.untrained_layers()
         self.stages = tuple(
-            stage for stage in recipe.stages(model.config, settings.task) if is_fresh or not stage.only_fresh
+            stage for stage in recipe.stages(model.config, settings.task) if is_fresh or not stage.skip_if_trained
         )
-        if model.gates is not None and model.gates.width.first == "all":  # rows are padded as far as they may be long
+        if model.gates is not None and model.gates.width.first == "all":  # rows are padded to the maximum length
             model.gates.width = replace(model.gates.width, pad_to=length)
             model.config.width = model.gates.width.to_dict()
         self.epochs = self._epochs()
-        self.weighing = self._weighing()
-        for stage in self.stages:  # whatever is wrong with them is said now
-            self.arguments(self.output, stage, 1)
+        self.loss_settings = self._loss_settings()
+        for stage in self.stages:
+            self.arguments(self.output, stage, 1)  # raises early if the options are invalid
 
     def _max_length(self) -> int:
-        """As asked for, or as the model had it, or as the recipe's authors cut; what the model serves with, too."""
-        self.model.runner()  # says what is wrong with the tokenizer's own limit
+        """Return the maximum length from the settings, the model's config or the recipe; inference uses it too."""
+        self.model.runner()  # raises if the tokenizer's limit is invalid
         config = self.model.config
-        most = config.family.max_length(config.backbone)
-        wanted = self.settings.max_length or config.max_tokens
-        if wanted is not None and wanted > most:
-            raise BadValue(f"max-length is {wanted}, but the backbone has positions for {most} tokens.")
-        published = config.answer_type.usual_length or self.recipe.published.max_length
-        if isinstance(self.recipe, Imitate):  # its teacher's own
-            published = most
-        return wanted or int(min(published, most, self.model.tokenizer.model_max_length))
+        maximum = config.family.max_length(config.backbone)
+        length = self.settings.max_length or config.max_tokens
+        if length is not None and length > maximum:
+            raise BadValue(f"`max_length` must be at most {maximum}, the backbone's maximum, got {length}.")
+        published = config.answer_type.default_max_length or self.recipe.published.max_length
+        if isinstance(self.recipe, Imitate):  # same as the teacher
+            published = maximum
+        return length or int(min(published, maximum, self.model.tokenizer.model_max_length))
 
     # -- stages ----------------------------------------------------------------------------------
 
-    def run(self, number: int, stage: Stage) -> dict[str, Any]:
-        """Train one stage, or take up what an earlier run left of it."""
-        place = self.output / folder.CHECKPOINTS / f"{number}-{stage.name}"
-        done = place / "done"
+    def run_stage(self, number: int, stage: Stage) -> dict[str, Any]:
+        """Train a stage, or load it if an interrupted run finished it; return its entry for scores.json."""
+        stage_folder = self.output / folder.CHECKPOINTS / f"{number}-{stage.name}"
+        done = stage_folder / "done"
         epochs = self.epochs[number - 1]
         if (done / SCORES).is_file():
             self.model.load_state_dict(AdaptiveModel.from_pretrained(done).state_dict())
-            told: dict[str, Any] = json.loads((done / SCORES).read_text("utf-8"))
-            return told
+            entry: dict[str, Any] = json.loads((done / SCORES).read_text("utf-8"))
+            return entry
         if epochs == 0:
             return {"stage": stage.name, "skipped": True}
         if stage.from_states:
-            told = run_from_states(self.model, self.recipe, self.data.train, self.settings, epochs, place)
-            self._release()
-            return {"stage": stage.name, "epochs": epochs} | told
-        trainer = self.trainer(place, stage, epochs)
-        checkpoint = folder.last_checkpoint(place)
-        if checkpoint is not None:
-            logger.warning("Going on from %s.", checkpoint)
-        began = time.time()
+            entry = train_from_states(self.model, self.recipe, self.data.train, self.settings, epochs, stage_folder)
+            self._reset_model()
+            return {"stage": stage.name, "epochs": epochs} | entry
+        trainer = self.trainer(stage_folder, stage, epochs)
+        checkpoint = folder.last_checkpoint(stage_folder)
+        if checkpoint is not None and trainer.is_world_process_zero():
+            logger.info("Resuming from %s.", checkpoint)
+        start = time.time()
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        self._release()
+        self._reset_model()
         self._check_finite(stage)
-        told = {
+        entry = {
             "stage": stage.name,
             "epochs": epochs,
             "updates": trainer.state.global_step,
-            "seconds": round(time.time() - began, 1),
+            "seconds": round(time.time() - start, 1),
             "resumed": checkpoint is not None,
             "history": trainer.state.log_history,
         }
         if trainer.is_world_process_zero():
-            part = place / "done.part"
+            part = stage_folder / "done.part"
             shutil.rmtree(part, ignore_errors=True)
             with writing(done):
                 self.model.save_pretrained(part)
-                (part / SCORES).write_text(json.dumps(told))
+                (part / SCORES).write_text(json.dumps(entry))
                 part.replace(done)
         PartialState().wait_for_everyone()
-        return told
+        return entry
 
     def _check_finite(self, stage: Stage) -> None:
-        if bad := [name for name, value in self.model.named_parameters() if not bool(value.isfinite().all())]:
-            raise BadValue(
-                f"Training came apart in stage {stage.name}: {bad[0]} is not finite. Try a lower learning rate."
-            )
+        for name, value in self.model.named_parameters():
+            if not bool(value.isfinite().all()):
+                raise BadValue(
+                    f"Training diverged in stage {stage.name}: {name} is not finite. Try a lower learning rate."
+                )
 
     def _epochs(self) -> list[float]:
-        wanted, stages = self.settings.epochs, len(self.stages)
-        if wanted is None:
-            return [self.recipe.published.epochs] * stages
-        each = wanted if isinstance(wanted, list) else [wanted] * stages
-        if len(each) != stages:
-            raise BadValue(f"epochs names {len(each)} stages, but recipe {self.recipe.name} has {stages}.")
-        if not all(isinstance(one, int | float) and one >= 0 for one in each):
-            raise BadValue(f"epochs are {wanted}; give numbers from 0, one or one per stage.")
-        return [float(one) for one in each]
+        """Return the number of epochs of each stage."""
+        epochs, num_stages = self.settings.epochs, len(self.stages)
+        if epochs is None:
+            return [self.recipe.published.epochs] * num_stages
+        per_stage = epochs if isinstance(epochs, list) else [epochs] * num_stages
+        if len(per_stage) != num_stages:
+            raise BadValue(
+                f"`epochs` has {len(per_stage)} numbers, but recipe {self.recipe.name} has {num_stages} "
+                f"stage{'s' if num_stages > 1 else ''}."
+            )
+        if not all(isinstance(number, int | float) and number >= 0 for number in per_stage):
+            raise BadValue(f"`epochs` must be at least 0, got {epochs}.")
+        return [float(number) for number in per_stage]
 
-    def trainer(self, place: Path, stage: Stage, epochs: float) -> ExitTrainer:
-        """The loop of a stage."""
+    def trainer(self, stage_folder: Path, stage: Stage, epochs: float) -> ExitTrainer:
+        """Return the trainer of a stage, with its checkpoints in `stage_folder`."""
         metric = self.data.task.metrics[0]
         callbacks: list[Any] = [Progress(stage.name, self.layers, metric)]
         if self.settings.early_stopping is not None:
@@ -330,52 +339,57 @@ class Job:
             self.model,
             self.recipe,
             stage,
-            self.weighing,
-            args=self.arguments(place, stage, epochs),
+            self.loss_settings,
+            args=self.arguments(stage_folder, stage, epochs),
             train_dataset=self.train_rows,
             eval_dataset=dev if len(dev) > 1 else next(iter(dev.values())),
             data_collator=Padder(self.model.tokenizer.pad_token_id or 0),
-            compute_metrics=lambda p: flat_scores(self._per_exit(p), self.layers, metric),
+            compute_metrics=lambda p: flatten_scores(self._score_exits(p), self.layers, metric),
             callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.remove_callback(ProgressCallback)
         return trainer
 
-    def arguments(self, place: Path, stage: Stage, epochs: float) -> TrainingArguments:
-        """Our settings as the library's."""
-        return library_arguments(self.settings, self.recipe.published, place, epochs, self._selection_score(stage))
+    def arguments(self, stage_folder: Path, stage: Stage, epochs: float) -> TrainingArguments:
+        """Return the training arguments of a stage."""
+        return make_training_arguments(
+            self.settings, self.recipe.published, stage_folder, epochs, self._selection_score(stage)
+        )
 
     def _selection_score(self, stage: Stage) -> str | None:
-        """The score on dev that chooses the checkpoint, as the library calls it; none: the last one stays."""
-        asked = self.settings.select
-        if asked == "none":
+        """Return the trainer's metric that selects the best checkpoint; None keeps the last checkpoint."""
+        select = self.settings.select
+        if select == "none":
             return None
-        name = stage.with_risk_model_of if asked == "auto" else asked
+        name = stage.select_by if select == "auto" else select
         if name.isdigit():
             if int(name) not in self.layers:
-                raise BadValue(f"select is {name}, but the exits sit on {', '.join(map(str, self.layers))}.")
+                raise BadValue(f"`select` is {name}, but the exit layers are {', '.join(map(str, self.layers))}.")
             name = f"exit_{name}_{self.data.task.metrics[0]}"
         elif name not in ("mean", "last"):
-            raise BadValue(f"select is {name!r}; say auto, mean, last, an exit's layer, or none.")
+            raise BadValue(f"`select` must be auto, mean, last, none or an exit layer, got {name!r}.")
         first = next(iter(self.dev_rows))
         return f"eval_{first}_{name}" if len(self.dev_rows) > 1 else f"eval_{name}"
 
-    def _weighing(self) -> LossSettings:
+    def _loss_settings(self) -> LossSettings:
         settings, task = self.settings, self.data.task
         weights = settings.class_weights
         if (weights is not None or settings.label_smoothing) and not task.answer_type.has_labels:
             raise BadValue(
-                f"A {task.answer_type.title} has no classes: leave `class_weights=` and `label_smoothing=` out."
+                f"`class_weights=` and `label_smoothing=` need classes, but the task is {task.answer_type.title}; "
+                "remove them."
             )
-        if settings.label_smoothing and not task.answer_type.is_one_class:
-            raise BadValue("`label_smoothing=` is for one label per text; leave it out.")
+        if settings.label_smoothing and not task.answer_type.is_single_class:
+            raise BadValue("`label_smoothing=` supports single-label classification only; remove it.")
         if weights is not None and weights != "balanced" and not isinstance(weights, list):
-            raise BadValue(f"class-weights are {weights!r}; say balanced, or a number per class: 1,2.5.")
+            raise BadValue(
+                f"`class_weights` must be balanced, or one number per class, such as 1,2.5, got {weights!r}."
+            )
         if weights == "balanced":
-            weights = _balanced(np.asarray(self.data.train.labels), task.num_labels)
+            weights = _balanced_weights(np.asarray(self.data.train.labels), task.num_labels)
         if weights is not None and len(weights) != task.num_labels:
-            raise BadValue(f"class-weights are {len(weights)}, but there are {task.num_labels} classes.")
+            raise BadValue(f"`class_weights` has {len(weights)} numbers, but there are {task.num_labels} classes.")
         return LossSettings(
             None if weights is None else tuple(map(float, weights)),
             settings.label_smoothing,
@@ -383,47 +397,44 @@ class Job:
             settings.group_by_length,
         )
 
-    def _release(self) -> None:
-        """Undo what a stage did to the model beyond its weights."""
+    def _reset_model(self) -> None:
+        """Undo what a stage changed in the model apart from its weights."""
         self.model.gradient_equilibrium = self.model.gates_are_open = False
         for value in self.model.parameters():
             value.requires_grad_(True)
             value.grad = None
 
-    def _earlier_rows(self) -> str:
-        """Whether all rows that the weights have seen are known here: not those of somebody's classifier."""
-        if self.data.inherited:
-            return holdout.earlier_rows(Path(self.settings.backbone))
-        start = AutoConfig.from_pretrained(self.settings.backbone).model_type
-        fine_tuned = start == "offramp" or self.model.config.exit_specs[-1].head == "family"
+    def _earlier_training_rows(self) -> str:
+        """Return whether all rows that the backbone was fine-tuned on are known; a classifier's are not."""
+        if self.data.backbone_hashes:
+            return holdout.earlier_training_rows(Path(self.settings.backbone))
+        model_type = AutoConfig.from_pretrained(self.settings.backbone).model_type
+        fine_tuned = model_type == "offramp" or self.model.config.exit_specs[-1].head == "family"
         if fine_tuned:
             logger.warning(
-                "%s was fine-tuned on rows that are not known here: make sure that those set aside are not of them.",
+                "%s was fine-tuned on unknown rows: make sure that none of them is held out for calibration.",
                 self.settings.backbone,
             )
         return holdout.UNKNOWN if fine_tuned else holdout.KNOWN
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, list[dict[str, float]]]:
-        """Every metric of every exit on each dev set, with the weights as they are now."""
+        """Return all metrics of every exit on each dev set, with the current weights."""
         trainer = self.trainer(self.output / folder.CHECKPOINTS / "end", Stage("end", lambda o, _: o.loss(-1)), 1)
-        found = {}
-        for name, rows in self.dev_rows.items():
-            told = trainer.predict(rows)
-            found[name] = self._per_exit(told)
-        self._release()
-        return found
+        scores = {name: self._score_exits(trainer.predict(rows)) for name, rows in self.dev_rows.items()}
+        self._reset_model()
+        return scores
 
-    def _per_exit(self, told: Any) -> list[dict[str, float]]:
-        """Every metric of every exit, of what the library's loop collected."""
-        first = int(told.label_ids.min())
+    def _score_exits(self, output: Any) -> list[dict[str, float]]:
+        """Return all metrics of every exit for an evaluation output of the trainer."""
+        first = int(output.label_ids.min())
         (name,) = [name for name, rows in self.dev_rows.items() if rows.first == first]
         labels = self.data.task.answer_type.label_array(self.data.dev[name].labels or [])
-        return per_exit(told.predictions, told.label_ids, self.dev_rows[name], labels, self.data.task)
+        return score_exits(output.predictions, output.label_ids, self.dev_rows[name], labels, self.data.task)
 
     def write(self, dev: dict[str, list[dict[str, float]]], stages: list[dict[str, Any]]) -> None:
-        """The model folder: weights, tokenizer, card, scores, and who was where."""
+        """Write the model folder: weights, tokenizer, card, scores, and hashes of the rows."""
         data, task = self.data, self.data.task
         scores = {
             "task": task.name,
@@ -450,23 +461,23 @@ class Job:
         shutil.rmtree(new, ignore_errors=True)
         self.model.config.notes = card.training_notes(scores, self.settings, self.recipe)
         roles = {"train": data.train, "calibration": data.calibration}
-        hashes = {role: hashes_of(rows.texts) for role, rows in roles.items()}
-        shared = hashes_of(data.task.answer_type.shared_texts(data.train.texts))
+        hashes = {role: hash_texts(rows.texts) for role, rows in roles.items()}
+        shared = hash_texts(data.task.answer_type.shared_texts(data.train.texts))
         hashes["train"] = np.concatenate([hashes["train"], shared])
-        hashes["dev"] = np.concatenate([hashes_of(rows.texts) for rows in data.dev.values()])
-        for role in ("train", "dev"):  # what an offramp backbone has seen, this model has seen
-            hashes[role] = np.concatenate([hashes[role], data.inherited.get(role, hashes[role][:0])])
+        hashes["dev"] = np.concatenate([hash_texts(rows.texts) for rows in data.dev.values()])
+        for role in ("train", "dev"):  # include the rows of an offramp backbone
+            hashes[role] = np.concatenate([hashes[role], data.backbone_hashes.get(role, hashes[role][:0])])
         with writing(self.output):
             self.model.save_pretrained(new)
             (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
-            holdout.write_hashes(new, hashes, self._earlier_rows())
+            holdout.write_hashes(new, hashes, self._earlier_training_rows())
         folder.finish(new, self.output, self.settings.keep_checkpoints)
 
 
-def _balanced(labels: Any, classes: int) -> list[float]:
-    """Rare classes count more: rows / (classes × rows of the class); multi-label: noes per yes."""
+def _balanced_weights(labels: Any, classes: int) -> list[float]:
+    """Return rows / (classes × rows of the class), as scikit-learn; for multi-label, negatives per positive."""
     if labels.ndim == 2:
-        yes = labels.sum(0)
-        return [float(value) for value in (len(labels) - yes).clip(1) / yes.clip(1)]
+        positives = labels.sum(0)
+        return [float(value) for value in (len(labels) - positives).clip(1) / positives.clip(1)]
     counts = np.bincount(labels, minlength=classes).clip(1)
     return [float(value) for value in len(labels) / (classes * counts)]

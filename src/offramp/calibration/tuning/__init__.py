@@ -1,1 +1,1 @@
-"""Which exits are worth their while on a machine: measured seconds, a search on some rows, a guarantee on others."""
+"""Choose which exits to keep on a machine: measured times, a search on some rows, a guarantee on others."""

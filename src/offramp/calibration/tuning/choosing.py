@@ -1,4 +1,4 @@
-"""Sets of exits and settings of the policies, quickest first: the choice itself, whatever runs the model."""
+"""Rank sets of exits with their policy settings by time per row, independently of the runtime."""
 
 from __future__ import annotations
 
@@ -13,59 +13,69 @@ from offramp.calibration.tuning.threshold_grids import threshold_grid
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy, RiskModel
 
-__all__ = ["TuneOptions", "at_more_risk", "candidates", "line_of", "told", "with_risk_model_of"]
+__all__ = [
+    "TuneOptions",
+    "candidates",
+    "describe_candidate",
+    "describe_costs",
+    "suggest_larger_risk",
+    "with_risk_model",
+]
 
-LARGER = (0.02, 0.03, 0.05, 0.1, 0.2)  # risks that are tried where the promised one is too small
-MARGIN = 0.8  # of the risk that the search aims at: the test on other rows wants some room
+LARGER_RISKS = (0.02, 0.03, 0.05, 0.1, 0.2)  # tried if the guaranteed risk is too small
+MARGIN = 0.8  # the search aims at this fraction of the risk, to leave room for the test on other rows
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What is asked for beside the guarantee."""
+    """Options of tuning besides the guarantee."""
 
     backend: str = "onnx"
     policy: str = AUTO
-    batch: int = 32  # rows that are served together
+    batch: int = 32  # rows per batch when served
     threads: int | None = None
 
 
 def candidates(
     trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[Candidate]:
-    """Sets of exits with their settings, quickest first."""
-    losses, found = Risk(guarantee, trace).at_every_exit(), []
+    """Return sets of exits with their policy settings, fastest first."""
+    losses, results = Risk(guarantee, trace).losses_per_exit(), []
     for name in policies_for(options.policy, trace.model_spec):
         thresholds_for = threshold_grid(name, trace, losses)
-        found += search(trace, thresholds_for, costs, options.batch, losses, MARGIN * guarantee.risk, allowed)
-    return sorted(found, key=lambda one: one.seconds)
+        results += search(trace, thresholds_for, costs, options.batch, losses, MARGIN * guarantee.risk, allowed)
+    return sorted(results, key=lambda candidate: candidate.seconds)
 
 
-def at_more_risk(
+def suggest_larger_risk(
     trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[str]:
-    """Where nothing keeps the guarantee: the least risk at which something would, in words."""
+    """Return a sentence with the smallest larger risk at which some exits would be kept."""
     layers = [point.layer for point in trace.points]
-    for risk in (one for one in LARGER if one > guarantee.risk):
-        if found := candidates(trace, replace(guarantee, risk=risk), costs, options, allowed):
-            return [f"At {100 * risk:g} % it could be: {line_of(found[0], layers)}."]
-    return ["Not at any risk up to a fifth: these exits differ too often."]
+    for risk in (risk for risk in LARGER_RISKS if risk > guarantee.risk):
+        if results := candidates(trace, replace(guarantee, risk=risk), costs, options, allowed):
+            return [f"With a risk of {100 * risk:g} %: {describe_candidate(results[0], layers)}."]
+    return [f"No risk up to {100 * LARGER_RISKS[-1]:g} % works: the early exits differ from the full model too often."]
 
 
-def with_risk_model_of(trace: Trace, policy: Policy) -> Trace:
-    """With the judge of a policy that has one."""
+def with_risk_model(trace: Trace, policy: Policy) -> Trace:
+    """Return the trace with the policy's risk model, if it has one."""
     return replace(trace, risk_model=(policy.offsets, policy.slopes)) if isinstance(policy, RiskModel) else trace
 
 
-def told(costs: Costs) -> str:
-    """What was measured, in words."""
-    each = zip(costs.rows, costs.layers.sum(0) + costs.cutting, strict=True)
-    per_row = ", ".join(f"{1000 * seconds / rows:.2f} ms at {rows}" for rows, seconds in each)
-    first, last = (f"{1e6 * costs.cutting[at]:.0f} and {1e6 * costs.asking[at]:.0f} µs" for at in (0, -1))
-    overhead = f"a cut and an exit's decision {first} at {costs.rows[0]}, {last} at {costs.rows[-1]}"
-    return f"The full depth takes, a row, in batches: {per_row}; {overhead}."
+def describe_costs(costs: Costs) -> str:
+    """Return the measured times as text."""
+    totals = zip(costs.rows, costs.layers.sum(0) + costs.segment_overhead, strict=True)
+    per_row = ", ".join(f"{1000 * seconds / rows:.2f} ms at batch size {rows}" for rows, seconds in totals)
+    first, last = (
+        f"{1e6 * costs.segment_overhead[index]:.0f} + {1e6 * costs.exit_overhead[index]:.0f} µs" for index in (0, -1)
+    )
+    overhead = f"{first} at batch size {costs.rows[0]}, {last} at {costs.rows[-1]}"
+    return f"Full model, time per row: {per_row}. Overhead per exit (segment + decision): {overhead}."
 
 
-def line_of(one: Candidate, layers: Sequence[int]) -> str:
-    """A set of exits and what it would cost."""
-    exits = ", ".join(str(layers[place]) for place in one.places)
-    return f"exits on {exits}: {1000 * one.seconds:.2f} ms a row as priced, {one.risk:.2%} other answers"
+def describe_candidate(candidate: Candidate, layers: Sequence[int]) -> str:
+    """Return a set of exits with its estimated time and risk as text."""
+    exits = ", ".join(str(layers[index]) for index in candidate.exit_indices)
+    time = f"{1000 * candidate.seconds:.2f} ms per row (estimated)"
+    return f"exits on layers {exits}: {time}, {100 * candidate.risk:.2f} % changed predictions"

@@ -1,6 +1,6 @@
-"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, guarantee on the others.
+"""`tune(model, …)`: time the segments, choose exits on a quarter of the rows, test the guarantee on the others.
 
-The rows of the test run through the very graphs that are written, so the guarantee is about these.
+The test uses the exported graphs that are written, so the guarantee is about them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, choose_wi
 from offramp.calibration.risk_model import with_placeholder_risk_model
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.rows import rows_to_calibrate
-from offramp.calibration.run import bound, check_folder, whole_evidence
-from offramp.calibration.tuning.choosing import TuneOptions, at_more_risk, candidates, line_of, told, with_risk_model_of
+from offramp.calibration.run import bind_policy, build_evidence, check_folder
+from offramp.calibration.tuning.choosing import (
+    TuneOptions,
+    candidates,
+    describe_candidate,
+    describe_costs,
+    suggest_larger_risk,
+    with_risk_model,
+)
 from offramp.calibration.tuning.costs import measure
 from offramp.calibration.tuning.search import Candidate
 from offramp.calibration.tuning.threshold_grids import TUNABLE
@@ -30,26 +37,26 @@ from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.trace import Trace
-from offramp.exports.exporter import KEEPS, ExportedGraphs, Exporter
-from offramp.exports.folder import check_place, read_export
+from offramp.exports.exporter import MIN_AGREEMENT, ExportedGraphs, Exporter
+from offramp.exports.folder import check_export_folder, read_export
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.run import store
-from offramp.exports.texts import unseen
+from offramp.exports.texts import drop_seen_rows
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Policy
 from offramp.policies.grids import grid
 
-__all__ = ["TuneOptions", "Tuned", "cut", "found_on", "guaranteed_on", "tune"]
+__all__ = ["TuneOptions", "TuningOutcome", "calibrate_and_store", "search_exits", "tune", "with_exits"]
 
 logger = logging.getLogger("offramp")
 
-SEARCHED = 4  # a quarter of the rows is for the search, the rest for the test
-TIMED = 512  # texts that segments, and at last the whole, are timed on
+SEARCH_DIVISOR = 4  # one in four rows is used for the search, the others for the test
+NUM_TIMED = 512  # texts that are timed
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What was found; without a policy nothing was written."""
+class TuningOutcome:
+    """The exits and policy that were chosen; without a policy nothing was written."""
 
     layers: tuple[int, ...]
     policy: Policy | None
@@ -59,135 +66,141 @@ class Tuned:
 
 def tune(
     name: str,
-    given: DataOptions,
+    data_options: DataOptions,
     texts: Texts,
     guarantee: Guarantee,
     options: TuneOptions,
-) -> Tuned:
-    """Keep the exits that make the export quickest within the risk."""
+) -> TuningOutcome:
+    """Export the model with the exits that make it fastest within the risk."""
     folder, model = check_folder(name), AdaptiveModel.from_pretrained(name).eval()
     _check(model, options)
-    check_place(folder / options.backend, overwrite=True)
-    data, origin = rows_to_calibrate(folder, model.config, given)
+    check_export_folder(folder / options.backend, overwrite=True)
+    data, origin = rows_to_calibrate(folder, model.config, data_options)
     guarantee.check(model.config.answer_type, data.labels is not None)
-    data = unseen(data, texts.seen)
+    data = drop_seen_rows(data, texts.seen)
     if not len(data.rows):
         raise BadInput(
-            f"All {len(texts.seen):,} rows went into the export's scales and checks, and none are left to choose exits "
-            "and to test on; give about a thousand more."
+            f"All {len(texts.seen):,} rows are used for the scales and checks of the export, none remain for tuning; "
+            "give about 1,000 more."
         )
     order = np.random.default_rng(SEED).permutation(len(data.rows))
-    few = len(order) // SEARCHED
-    searched, tested = data.take(np.sort(order[:few])), data.take(np.sort(order[few:]))
-    asked = _as_before(folder, options)
-    making = Exporter(model, texts, replace(asked, force=True))
-    made = making.make()
-    best = found_on(making, made, searched, guarantee, options)
+    cut = len(order) // SEARCH_DIVISOR
+    search_rows, test_rows = data.take(np.sort(order[:cut])), data.take(np.sort(order[cut:]))
+    export_options = _export_options(folder, options)
+    exporter = Exporter(model, texts, replace(export_options, force=True))
+    exported = exporter.make()
+    best = search_exits(exporter, exported, search_rows, guarantee, options)
     if best is None:
-        return Tuned((), None, f"No exits keep {guarantee.about(model.config.answer_type)} on a quarter of the rows.")
-    layers = tuple(making.points[place].layer for place in best.places)
-    final = Exporter(model, texts, cut(asked, made, layers))
-    with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "trace.safetensors"
-        return replace(guaranteed_on(final, best, tested, guarantee, origin, options, file), trace=None)
+        return TuningOutcome(
+            (),
+            None,
+            f"No early exits meet the guarantee ({guarantee.describe(model.config.answer_type)}) on the "
+            f"{len(search_rows.rows):,} rows used for the search.",
+        )
+    layers = tuple(exporter.points[index].layer for index in best.exit_indices)
+    final = Exporter(model, texts, with_exits(export_options, exported, layers))
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "trace.safetensors"
+        return replace(calibrate_and_store(final, best, test_rows, guarantee, origin, options, file), trace=None)
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
     if options.policy not in (AUTO, *TUNABLE):
-        raise BadValue(f"Exits are tuned for a policy by threshold ({', '.join(TUNABLE)}), not for {options.policy!r}.")
-    if model.config.answer_type.several_rows:
-        raise BadValue("Exits are not tuned where an example is several rows, which exit each for itself.")
+        raise BadValue(
+            f"Policy {options.policy!r} cannot be tuned. Use a policy with a threshold: {', '.join(TUNABLE)}."
+        )
+    if model.config.answer_type.multiple_rows:
+        raise BadValue(
+            "Question-answering models cannot be tuned: an example may be several rows, which exit separately."
+        )
     if len(model.exits.points) == 1:
-        raise BadValue("This model has no early exit that could be kept or left out.")
+        raise BadValue("This model has no early exits to choose from.")
     for name in policies_for(options.policy, model.config.model_spec):
-        grid(name, with_placeholder_risk_model(model.config.model_spec))  # says what is wrong with it
+        grid(name, with_placeholder_risk_model(model.config.model_spec))  # raises if the policy does not fit the model
 
 
-def _as_before(folder: Path, options: TuneOptions) -> ExportOptions:
-    """In the precision of the export that is there, or what export would choose."""
-    asked = ExportOptions(options.backend, overwrite=True, threads=options.threads)
+def _export_options(folder: Path, options: TuneOptions) -> ExportOptions:
+    """Return the options of the existing export, or the defaults if there is none."""
+    defaults = ExportOptions(options.backend, overwrite=True, threads=options.threads)
     if not (folder / options.backend).is_dir():
-        return asked
+        return defaults
     export = read_export(folder, options.backend)
-    return replace(asked, int8=_kind(export.precision), smooth=bool(export.made.get("smoothed", True)))
+    return replace(defaults, int8=_int8_option(export.precision), smooth=bool(export.made.get("smoothed", True)))
 
 
-def cut(asked: ExportOptions, made: ExportedGraphs, layers: Sequence[int]) -> ExportOptions:
-    """An export of these exits in the precision that was made."""
-    return replace(asked, int8=_kind(made.precision), exits=list(layers))
+def with_exits(options: ExportOptions, exported: ExportedGraphs, layers: Sequence[int]) -> ExportOptions:
+    """Return options to export only these exits, in the precision of `exported`."""
+    return replace(options, int8=_int8_option(exported.precision), exits=list(layers))
 
 
-def _kind(precision: str) -> str:
+def _int8_option(precision: str) -> str:
     return precision.removeprefix("int8-").replace("float32", "none")
 
 
-def found_on(
-    making: Exporter, made: ExportedGraphs, data: TaskRows, guarantee: Guarantee, options: TuneOptions
+def search_exits(
+    exporter: Exporter, exported: ExportedGraphs, data: TaskRows, guarantee: Guarantee, options: TuneOptions
 ) -> Candidate | None:
-    """The quickest set of exits on these rows."""
-    runner = making.runner(made)
-    last = replace(cut(making.options, made, [making.points[-1].layer]), force=True)
-    whole = Exporter(making.model, Texts(making.texts.scales), last, quiet=True)
-    uncut = whole.stepper(whole.make())
-    with tempfile.TemporaryDirectory() as place:
-        trace = obtain_trace(runner, data, Path(place) / "trace.safetensors")
-        asked = grid(policies_for(options.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[
-            0
-        ]
-        costs = measure(runner, uncut, data.rows.texts[:TIMED], options.batch, asked)
-        found = candidates(trace, guarantee, costs, options, _allowed(made))
-        more = [] if found else at_more_risk(trace, guarantee, costs, options, _allowed(made))
-    layers = [point.layer for point in making.points]
-    logger.info("%s", "\n".join([told(costs), *more, *(line_of(one, layers) for one in found[:3])]))
-    return found[0] if found else None
+    """Return the fastest set of exits within the risk on these rows; None if there is none."""
+    runner = exporter.runner(exported)
+    last_exit = replace(with_exits(exporter.options, exported, [exporter.points[-1].layer]), force=True)
+    full_exporter = Exporter(exporter.model, Texts(exporter.texts.scales), last_exit, quiet=True)
+    undivided = full_exporter.stepper(full_exporter.make())
+    with tempfile.TemporaryDirectory() as temporary:
+        trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors")
+        name = policies_for(options.policy, trace.model_spec)[0]
+        policy = grid(name, with_placeholder_risk_model(trace.model_spec))[0]
+        costs = measure(runner, undivided, data.rows.texts[:NUM_TIMED], options.batch, policy)
+        ranked = candidates(trace, guarantee, costs, options, _allowed(exported))
+        hints = [] if ranked else suggest_larger_risk(trace, guarantee, costs, options, _allowed(exported))
+    layers = [point.layer for point in exporter.points]
+    best = [describe_candidate(candidate, layers) for candidate in ranked[:3]]
+    logger.info("%s", "\n".join([describe_costs(costs), *hints, *best]))
+    return ranked[0] if ranked else None
 
 
-def _allowed(made: ExportedGraphs) -> list[int]:
-    """The places of early exits that keep their answers in this precision; where nothing was compared, all."""
-    if made.checked is None:
-        return list(range(len(made.graphs) - 1))
-    return [place for place, share in enumerate(made.checked.agreement[:-1]) if share >= KEEPS]
+def _allowed(exported: ExportedGraphs) -> list[int]:
+    """Return the indices of early exits whose predictions this precision preserves; all, if that was not checked."""
+    if exported.checked is None:
+        return list(range(len(exported.graphs) - 1))
+    return [index for index, agreement in enumerate(exported.checked.agreement[:-1]) if agreement >= MIN_AGREEMENT]
 
 
-def guaranteed_on(
-    making: Exporter,
+def calibrate_and_store(
+    exporter: Exporter,
     best: Candidate,
     data: TaskRows,
     guarantee: Guarantee,
     origin: str,
     options: TuneOptions,
     trace_file: Path,
-    called: str | None = None,
-) -> Tuned:
-    """The guarantee about the model cut there, on rows of their own; then all of it is written."""
-    made = making.make()
-    runner, layers = making.runner(made), tuple(point.layer for point in making.points)
+    model_name: str | None = None,
+) -> TuningOutcome:
+    """Test the guarantee on an export with these exits, on separate rows; write both if it holds."""
+    exported = exporter.make()
+    runner, layers = exporter.runner(exported), tuple(point.layer for point in exporter.points)
     trace = obtain_trace(runner, data, trace_file)
     chosen, evidence = choose_with_guarantee(
-        with_risk_model_of(trace, best.policy), guarantee, _asked(best.policy), origin
+        with_risk_model(trace, best.policy), guarantee, CalibrationOptions((best.policy.name,)), origin
     )
     if chosen is None:
-        return Tuned(layers, None, evidence["sentence"])
-    seconds = _seconds(runner, chosen, data.rows.texts[:TIMED], options.batch)
-    logger.info("Cut there and with `%s`: %.2f ms a row, measured.", chosen, 1000 * seconds)
+        return TuningOutcome(layers, None, evidence["sentence"])
+    seconds = _seconds_per_row(runner, chosen, data.rows.texts[:NUM_TIMED], options.batch)
+    exits = ", ".join(map(str, layers))
+    logger.info("Exits on layers %s, %s: %.2f ms per row (measured).", exits, chosen.describe(), 1000 * seconds)
     tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
-    evidence = whole_evidence(evidence, chosen, trace, called) | {"tuned": tuned}
-    store(making, made, *bound(runner, chosen, evidence))
-    return Tuned(layers, chosen, evidence["sentence"], trace)
+    evidence = build_evidence(evidence, chosen, trace, model_name) | {"tuned": tuned}
+    store(exporter, exported, *bind_policy(runner, chosen, evidence))
+    return TuningOutcome(layers, chosen, evidence["sentence"], trace)
 
 
-def _asked(policy: Policy) -> CalibrationOptions:
-    return CalibrationOptions((policy.name,))
-
-
-def _seconds(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
-    """Of a row, the best of three passes in batches of so many."""
-    spent = []
+def _seconds_per_row(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
+    """Return the seconds per row: the minimum of three passes in batches of `size` rows."""
+    passes = []
     for _ in range(3):
         start = time.perf_counter()
         for chunk in runner.chunks(texts, progress=False, quiet=True):
-            with runner.stepper.answering():
-                for _, batch in chunk.of_rows(size):
+            with runner.stepper.inference_mode():
+                for _, batch in chunk.batches_of(size):
                     run(runner.stepper, batch, policy)
-        spent.append(time.perf_counter() - start)
-    return min(spent) / len(texts)
+        passes.append(time.perf_counter() - start)
+    return min(passes) / len(texts)

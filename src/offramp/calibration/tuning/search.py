@@ -1,4 +1,4 @@
-"""Which exits to keep: every small set of them, each with its cheapest threshold within the risk, priced in seconds."""
+"""Search which exits to keep: every small set of exits, with its fastest threshold within the risk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from offramp.policies import Policy
 
 __all__ = ["Candidate", "search"]
 
-MOST = 4  # early exits that are kept at most
-RISKIEST = 3
-SAVES = 0.01  # of the rows leave early at least: what saves nothing is no candidate
+MAX_EARLY_EXITS = 4
+NUM_RISKIEST = 3  # settings per set of exits whose time is estimated
+MIN_EXITING = 0.01  # fraction of rows that must exit early
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of exits, by their places, the last one included; seconds per row as modelled, share of other answers."""
+    """A set of exits with a policy setting, its estimated seconds per row and its risk."""
 
-    places: tuple[int, ...]
+    exit_indices: tuple[int, ...]  # the last exit included
     policy: Policy
     seconds: float
     risk: float
@@ -41,42 +41,49 @@ def search(
     risk: float,
     allowed: Sequence[int],
 ) -> list[Candidate]:
-    """The best threshold of every set of exits, quickest first; what exceeds the risk on these rows is left out.
+    """Return the best threshold of every set of exits, fastest first, without sets that exceed the risk on these rows.
 
-    `losses` is a row's loss if it left at each exit, (rows, exits); `allowed` are the places of early exits that may be
-    kept.
+    Args:
+        trace: the rows to search on.
+        thresholds_for: the settings of a policy for a set of exits.
+        costs: the measured times.
+        size: rows per batch.
+        losses: the loss of every row at every exit, (rows, exits).
+        risk: the maximum mean loss.
+        allowed: indices of the early exits that may be kept.
     """
-    order = np.argsort(trace.lengths, kind="stable")  # as they are batched
-    found = []
-    for places in _sets(allowed, len(trace.points) - 1):
-        policies, leaves = thresholds_for(places)
-        asked = np.concatenate([leaves, np.ones_like(leaves[:, :, :1])], axis=2)
-        where = asked.argmax(2)  # (policies, rows): the first exit of the set that lets the row go
-        each = losses[np.arange(trace.rows), np.asarray(places)[where]].mean(1)
-        saves = (np.asarray(places)[where] < places[-1]).mean(1) >= SAVES
-        fine = np.flatnonzero((each <= risk) & saves)
-        fine = fine[-RISKIEST:]  # the cheapest is among the riskiest
-        if len(fine):
-            seconds = [_seconds(where[place][order], places, costs, size) for place in fine]
+    order = np.argsort(trace.lengths, kind="stable")  # batches have rows of similar length
+    candidates = []
+    for exit_indices in _sets(allowed, len(trace.points) - 1):
+        policies, exits = thresholds_for(exit_indices)
+        exits = np.concatenate([exits, np.ones_like(exits[:, :, :1])], axis=2)
+        first = exits.argmax(2)  # (policies, rows): the first exit of the set where the row exits
+        risks = losses[np.arange(trace.rows), np.asarray(exit_indices)[first]].mean(1)
+        saves = (np.asarray(exit_indices)[first] < exit_indices[-1]).mean(1) >= MIN_EXITING
+        valid = np.flatnonzero((risks <= risk) & saves)
+        valid = valid[-NUM_RISKIEST:]  # the fastest is among the riskiest
+        if len(valid):
+            seconds = [_estimate_seconds(first[index][order], exit_indices, costs, size) for index in valid]
             best = int(np.argmin(seconds))
-            found.append(Candidate(places, policies[fine[best]], seconds[best], float(each[fine[best]])))
-    return sorted(found, key=lambda one: one.seconds)
+            policy, best_risk = policies[valid[best]], float(risks[valid[best]])
+            candidates.append(Candidate(exit_indices, policy, seconds[best], best_risk))
+    return sorted(candidates, key=lambda candidate: candidate.seconds)
 
 
 def _sets(allowed: Sequence[int], last: int) -> Iterator[tuple[int, ...]]:
-    for count in range(1, min(MOST, len(allowed)) + 1):
+    for count in range(1, min(MAX_EARLY_EXITS, len(allowed)) + 1):
         for early in combinations(allowed, count):
             yield (*early, last)
 
 
-def _seconds(where: NDArray[np.int64], places: tuple[int, ...], costs: Costs, size: int) -> float:
-    """Of a row on average: rows in batches, each batch through the segments that somebody of it needs."""
-    total, before = 0.0, 0
-    pad = -len(where) % size
-    table = np.concatenate([where, np.full(pad, -1)]).reshape(-1, size)
-    for number, place in enumerate(places):
-        still = (table >= number).sum(1)  # rows that reach this exit
-        price = costs.layers[before : place + 1].sum(0) + costs.cutting
-        total += costs.of(price if place == places[-1] else price + costs.asking, still)
-        before = place + 1
-    return total / len(where)
+def _estimate_seconds(first: NDArray[np.int64], exit_indices: tuple[int, ...], costs: Costs, size: int) -> float:
+    """Return the mean seconds per row; `first` has the position in `exit_indices` where every row exits."""
+    total, start = 0.0, 0
+    padding = -len(first) % size
+    batches = np.concatenate([first, np.full(padding, -1)]).reshape(-1, size)
+    for position, exit_index in enumerate(exit_indices):
+        remaining = (batches >= position).sum(1)  # rows of every batch that reach this exit
+        seconds = costs.layers[start : exit_index + 1].sum(0) + costs.segment_overhead
+        total += costs.total(seconds if exit_index == exit_indices[-1] else seconds + costs.exit_overhead, remaining)
+        start = exit_index + 1
+    return total / len(first)

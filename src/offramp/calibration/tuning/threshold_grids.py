@@ -1,4 +1,4 @@
-"""What may be turned for a set of exits: the settings of a policy, from safe to risky, and who would leave at each."""
+"""The settings of a policy for a set of exits, from safe to risky, and which rows exit where under each."""
 
 from __future__ import annotations
 
@@ -9,71 +9,72 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.calibration.risk_model import fit, signals
-from offramp.core.stepper import RiskParameters, points_on
+from offramp.calibration.risk_model import fit_curves, signals
+from offramp.core.stepper import RiskParameters, exit_points_on
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Policy, RiskModel
 from offramp.policies.grids import grid
 
 __all__ = ["TUNABLE", "ThresholdGrid", "threshold_grid"]
 
-TUNABLE = tuple(name for name, kind in POLICIES.items() if kind.tunable)
+TUNABLE = tuple(name for name, policy in POLICIES.items() if policy.tunable)
 
 ThresholdGrid = Callable[[Sequence[int]], tuple[list[Policy], NDArray[np.bool_]]]
-"""For the places of exits (the last one included): policies, and who leaves at each, (policies, rows, early exits)."""
+"""From exit indices (the last exit included) to policies and which rows exit where, (policies, rows, early exits)."""
 
 
 def threshold_grid(name: str, trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
-    """A policy's threshold_grid on these rows; `losses` are a row's at each exit."""
+    """Return a policy's threshold grid on these rows; `losses` has the loss of every row at every exit."""
     if name != RiskModel.name:
-        return _by_certainty(trace, name)
-    _, remembered = trace.answer_type.log_odds(trace.outputs()[0].logits.float(), None)
-    return _by_distance(trace, losses) if remembered else _by_risk(trace, losses)
+        return _by_score(trace, name)
+    _, memory = trace.answer_type.log_odds(trace.outputs()[0].logits.float(), None)
+    return _by_risk_per_set(trace, losses) if memory else _by_risk(trace, losses)
 
 
-def _by_certainty(trace: Trace, name: str) -> ThresholdGrid:
-    """One threshold, whatever the exits."""
-    policies, said = grid(name, trace.model_spec), trace.outputs()[:-1]
-    leaves = np.stack([np.stack([policy.step(one, None)[0].numpy() for one in said], 1) for policy in policies])
-    return lambda places: (policies, leaves[:, :, list(places[:-1])])
+def _by_score(trace: Trace, name: str) -> ThresholdGrid:
+    """The same thresholds for every set of exits."""
+    policies, outputs = grid(name, trace.model_spec), trace.outputs()[:-1]
+    exits = np.stack([np.stack([policy.step(output, None)[0].numpy() for output in outputs], 1) for policy in policies])
+    return lambda exit_indices: (policies, exits[:, :, list(exit_indices[:-1])])
 
 
 def _by_risk(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
-    """A risk_model per exit, fitted once."""
-    sure = signals(trace)
-    offsets, slopes = fit(sure, losses[:, :-1])
-    return lambda places: _judged(sure, (offsets, slopes), list(places[:-1]), trace)
+    """One risk model for all sets of exits."""
+    log_odds = signals(trace)
+    risk_model = fit_curves(log_odds, losses[:, :-1])
+    return lambda exit_indices: _risk_grid(log_odds, risk_model, list(exit_indices[:-1]), trace)
 
 
-def _by_distance(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
-    """What compares an exit with the one before it needs a risk model for every set of exits."""
+def _by_risk_per_set(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
+    """A separate risk model for every set of exits, if an exit is compared with the previous one."""
 
-    def thresholds_for(places: Sequence[int]) -> tuple[list[Policy], NDArray[np.bool_]]:
-        some = _cut(trace, places)
-        sure = signals(some)
-        return _judged(sure, fit(sure, losses[:, list(places[:-1])]), list(range(len(places) - 1)), some)
+    def thresholds_for(exit_indices: Sequence[int]) -> tuple[list[Policy], NDArray[np.bool_]]:
+        smaller = _with_exits(trace, exit_indices)
+        log_odds, num_early = signals(smaller), len(exit_indices) - 1
+        risk_model = fit_curves(log_odds, losses[:, list(exit_indices[:-1])])
+        return _risk_grid(log_odds, risk_model, list(range(num_early)), smaller)
 
     return thresholds_for
 
 
-def _cut(trace: Trace, places: Sequence[int]) -> Trace:
-    """The trace of a model that has only these exits."""
-    layers = [trace.points[place].layer for place in places]
+def _with_exits(trace: Trace, exit_indices: Sequence[int]) -> Trace:
+    """Return the trace of a model that has only these exits."""
+    layers = [trace.points[index].layer for index in exit_indices]
     return replace(
         trace,
         about=trace.about | {"model": trace.about["model"] | {"layers": layers}},
-        **{name: getattr(trace, name)[:, list(places)] for name in ("logits", "spent", "heads")},
+        **{name: getattr(trace, name)[:, list(exit_indices)] for name in ("logits", "spent", "heads")},
     )
 
 
-def _judged(
-    sure: NDArray[np.float64], risk_model: RiskParameters, early: list[int], trace: Trace
+def _risk_grid(
+    log_odds: NDArray[np.float64], risk_model: RiskParameters, early: list[int], trace: Trace
 ) -> tuple[list[Policy], NDArray[np.bool_]]:
-    offsets, slopes = (np.asarray(each)[early] for each in risk_model)
-    risks = 1 / (1 + np.exp(np.clip(slopes * sure[:, early] - offsets, -500, 500)))
-    layers = [*(trace.points[place].layer for place in early), trace.depth]
+    offsets, slopes = (np.asarray(parameters)[early] for parameters in risk_model)
+    risks = 1 / (1 + np.exp(np.clip(slopes * log_odds[:, early] - offsets, -500, 500)))
+    layers = [*(trace.points[index].layer for index in early), trace.depth]
     model_spec = replace(
-        trace.model_spec, exits=points_on(layers), risk_model=(tuple(offsets.tolist()), tuple(slopes.tolist()))
+        trace.model_spec, exits=exit_points_on(layers), risk_model=(tuple(offsets.tolist()), tuple(slopes.tolist()))
     )
     policies = grid(RiskModel.name, model_spec)
     thresholds = np.array([policy.to_dict()["threshold"] for policy in policies])

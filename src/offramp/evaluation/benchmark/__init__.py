@@ -1,1 +1,1 @@
-"""Seconds against what people use instead: every contestant in one run, on the same texts."""
+"""Benchmark a model against baselines: all entries in one run, on the same texts."""

@@ -1,4 +1,4 @@
-"""`benchmark(model, …)`: who runs, on what, and what became of it."""
+"""`benchmark(model, …)`: collect the entries, measure them and return the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from offramp.data.metrics import METRICS
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
 from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.evaluation.benchmark.baselines import BASELINES, build_baselines
 from offramp.evaluation.benchmark.entries import Entry, open_entry
-from offramp.evaluation.benchmark.peers import PEERS, peers
-from offramp.evaluation.benchmark.race import WARM, QualityScorer, Row, peak_memory, race
+from offramp.evaluation.benchmark.measuring import NUM_WARMUP, EntryResult, QualityScorer, measure_entries, peak_memory
 from offramp.exports.folder import read_export
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -33,12 +33,12 @@ logger = logging.getLogger("offramp")
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """What is asked for."""
+    """Options of a benchmark."""
 
     batches: tuple[int, ...] = (1, 8, 32, 64)
-    peers: tuple[str, ...] = PEERS
+    baselines: tuple[str, ...] = BASELINES
     rounds: int = 3
-    timed: int | None = None  # texts that seconds are measured on, spread over all; None: all
+    timed: int | None = None  # number of texts to time, spread over all; None: all
     threads: int | None = None
     memory: bool = True
 
@@ -49,61 +49,61 @@ def benchmark(
     texts: Texts,
     options: BenchmarkOptions,
 ) -> dict[str, Any]:
-    """Everything that was measured, as plain values."""
+    """Measure all entries and return the results as JSON-compatible values."""
     _check(model, options)
     name, rows = str(model.name_or_path), data.rows.texts
-    ours = _ours(name, model)
-    with TemporaryDirectory() as place:
-        layers = [open_entry(entry, name, options.threads)(rows, 32).layers.mean() for entry in ours[-1:]]
-        static = max(1, min(model.config.num_layers, round(float(layers[0]))))
-        entries = [*peers(model, texts, Path(place), options.peers, static), *ours]
+    adaptive = _adaptive_entries(name)
+    with TemporaryDirectory() as temporary:
+        layers = [open_entry(entry, name, options.threads)(rows, 32).layers.mean() for entry in adaptive[-1:]]
+        num_layers = max(1, min(model.config.num_layers, round(float(layers[0]))))
+        entries = [*build_baselines(model, texts, Path(temporary), options.baselines, num_layers), *adaptive]
         quality = _quality_scorer(model, data)
         timed = _spread(rows, options.timed)
-        found = race(entries, name, rows, timed, options.batches, options.rounds, options.threads, quality)
+        results = measure_entries(entries, name, rows, timed, options.batches, options.rounds, options.threads, quality)
         if options.memory:
-            found = _with_memory(found, entries, name, rows, options)
+            results = _with_memory(results, entries, name, rows, options)
     return {
-        "rows": [told(row, found) for row in found],
+        "rows": [to_dict(result, results) for result in results],
         "cpu": cpu_name(),
         "threads": options.threads or torch.get_num_threads(),
         "torch": torch.__version__,
         "rounds": options.rounds,
         "timed": len(timed),
         "model": name,
-        "policies": _policies(name, ours),
+        "policies": _policies(name, adaptive),
         "data": {"name": data.name, "rows": len(rows), "tokens": _mean_tokens(model, rows)},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
-    for name in options.peers:
-        if name not in PEERS:
-            raise UnknownName("peer", name, PEERS)
+    for name in options.baselines:
+        if name not in BASELINES:
+            raise UnknownName("baseline", name, BASELINES)
     if not options.batches or min(options.batches) < 1:
-        raise BadValue(f"Batches are {', '.join(map(str, options.batches))}; each is at least 1.")
+        raise BadValue(f"`batch` must be at least 1, got {', '.join(map(str, options.batches))}.")
     if options.rounds < 1:
-        raise BadValue(f"`rounds` is {options.rounds}; it is at least 1.")
-    if model.config.answer_type.several_rows or model.config.answer_type.needs_tolerance:
-        raise BadValue(f"The benchmark compares classes, and this model answers with {model.config.answer_type.title}.")
+        raise BadValue(f"`rounds` must be at least 1, got {options.rounds}.")
+    if model.config.answer_type.multiple_rows or model.config.answer_type.needs_tolerance:
+        raise BadValue("The benchmark supports classification models only.")
 
 
-def _ours(name: str, model: AdaptiveModel) -> list[Entry]:
-    """Torch, and every export that there is."""
-    found = [Entry("offramp, torch float32", "leaving")]
+def _adaptive_entries(name: str) -> list[Entry]:
+    """Return the entries with early exits: torch, and every export of the model."""
+    entries = [Entry("offramp, torch float32", "early-exit")]
     if half_precision()["bfloat16"]:
-        found.append(Entry("offramp, torch bfloat16", "leaving", dtype="bfloat16"))
+        entries.append(Entry("offramp, torch bfloat16", "early-exit", dtype="bfloat16"))
     for runtime in reversed(graph_runtimes()):
         if (Path(name) / runtime.name).is_dir():
             try:
                 export = read_export(Path(name), runtime.name)
             except BadModel as err:
-                logger.warning("Left out: %s", err)
+                logger.warning("Skipping an export: %s", err)
                 continue
-            found.append(
-                Entry(f"offramp, {runtime.title} {export.precision}", "leaving", runtime.name, export.precision)
+            entries.append(
+                Entry(f"offramp, {runtime.title} {export.precision}", "early-exit", runtime.name, export.precision)
             )
-    return found
+    return entries
 
 
 def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
@@ -117,38 +117,39 @@ def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
 
 
 def _with_memory(
-    found: list[Row], entries: Sequence[Entry], name: str, texts: Sequence[Text], options: BenchmarkOptions
-) -> list[Row]:
+    results: list[EntryResult], entries: Sequence[Entry], name: str, texts: Sequence[Text], options: BenchmarkOptions
+) -> list[EntryResult]:
     size = max(options.batches)
-    most = {entry.name: peak_memory(entry, name, texts[:WARM], size, options.threads) for entry in entries}
-    return [replace(row, memory_mb=round(most[row.name], 1)) for row in found]
+    peaks = {entry.name: peak_memory(entry, name, texts[:NUM_WARMUP], size, options.threads) for entry in entries}
+    return [replace(result, memory_mb=round(peaks[result.name], 1)) for result in results]
 
 
-def told(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
-    """A row with its ratios: to the plain model, and to the best full-depth peer that answers at least as well."""
-    same = [one for one in rows if one.batch == row.batch]
-    plain = next((one for one in same if one.name.startswith("plain")), None)
-    fair = [one for one in same if not one.adaptive and one.counts and one.agreement >= row.agreement]
-    deep = [one for one in fair if one.mean_layers == max(other.mean_layers for other in same)]
-    best = max(deep, key=lambda one: one.throughput, default=None)
-    saved = asdict(row) | {"spread": list(row.spread), "counts": row.counts}
-    saved["to_plain"] = None if plain is None else row.throughput / plain.throughput
-    saved["to_best_peer"] = None if best is None or not row.adaptive else row.throughput / best.throughput
-    saved["best_peer"] = None if best is None or not row.adaptive else best.name
-    return saved
+def to_dict(result: EntryResult, results: Sequence[EntryResult]) -> dict[str, Any]:
+    """Return a result with its speedup over the plain model, and over the best baseline of at least its quality."""
+    same_batch = [other for other in results if other.batch == result.batch]
+    plain = next((other for other in same_batch if other.name.startswith("plain")), None)
+    depth = max(other.mean_layers for other in same_batch)
+    baselines = [other for other in same_batch if not other.adaptive and other.counts and other.mean_layers == depth]
+    comparable = [other for other in baselines if other.agreement >= result.agreement]
+    best = max(comparable, key=lambda other: other.throughput, default=None)
+    values = asdict(result) | {"spread": list(result.spread), "counts": result.counts}
+    values["to_plain"] = None if plain is None else result.throughput / plain.throughput
+    values["to_best_peer"] = None if best is None or not result.adaptive else result.throughput / best.throughput
+    values["best_peer"] = None if best is None or not result.adaptive else best.name
+    return values
 
 
 def _spread(texts: Sequence[Text], count: int | None) -> list[Text]:
-    """So many texts, evenly over all."""
+    """Return `count` texts, spread evenly over all."""
     if count is None or count >= len(texts):
         return list(texts)
-    return [texts[place] for place in np.linspace(0, len(texts) - 1, count).astype(int)]
+    return [texts[index] for index in np.linspace(0, len(texts) - 1, count).astype(int)]
 
 
-def _policies(name: str, ours: Sequence[Entry]) -> dict[str, str]:
+def _policies(name: str, entries: Sequence[Entry]) -> dict[str, str]:
     from offramp.runtimes.loading import load
 
-    return {entry.name: str(load(name, entry.backend).config.exit_policy) for entry in ours}
+    return {entry.name: str(load(name, entry.backend).config.exit_policy) for entry in entries}
 
 
 def _mean_tokens(model: AdaptiveModel, texts: Sequence[Text]) -> float:

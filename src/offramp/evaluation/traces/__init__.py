@@ -1,1 +1,1 @@
-"""What every exit said about every row of a data set: recorded, read, replayed."""
+"""Traces: the outputs of every exit for every row of a data set, recorded, read and replayed."""

@@ -1,4 +1,4 @@
-"""Record a trace: one full pass over a data set, written as it goes, so that memory stays bounded."""
+"""Record a trace: one pass over a data set, written chunk by chunk, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from offramp.core.loop import every_exit
+from offramp.core.loop import run_all_exits
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint
-from offramp.data.hashes import hashes_of
+from offramp.data.hashes import hash_texts
 from offramp.errors import BadInput
-from offramp.evaluation.traces.about import DataPrint, describe
+from offramp.evaluation.traces.about import DataFingerprint, describe
 from offramp.evaluation.traces.operations import count_operations, count_parameters, saved_by_width
 from offramp.evaluation.traces.reading import FORMAT, read_trace
 from offramp.evaluation.traces.trace import Trace
-from offramp.files.writing import check_free, writing
+from offramp.files.writing import check_output_path, writing
 
 __all__ = ["Reference", "record"]
 
@@ -32,9 +32,9 @@ CODES = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "<u8": "U64"}
 
 @dataclass(frozen=True)
 class Reference:
-    """Another model's answers to the same rows, which disagreement is to be measured against."""
+    """The predictions of another model for the same rows, to compare with."""
 
-    answers: NDArray[Any]  # as the answer type's are: (examples,) or (examples, labels)
+    answers: NDArray[Any]  # (examples,) or (examples, labels)
     name: str
     fingerprint: str
 
@@ -51,16 +51,25 @@ def record(
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> Trace:
-    """Ask every exit about every text and keep the answers in `file`; texts may be a stream.
+    """Run every exit on every text and save the outputs to `file`.
 
-    `names` are the classes', in the labels' order.
+    Args:
+        runner: the loaded model.
+        texts: the texts, which may be a stream.
+        labels: the labels, if any.
+        file: the trace file to write.
+        data_name: the name of the data.
+        names: the class names, in the order of the labels.
+        reference: predictions of another model to compare with.
+        overwrite: replace the file if it exists.
+        progress: whether to show a progress bar.
     """
-    check_free(file, overwrite)
-    file = file.resolve()  # behind a link, its target
+    check_output_path(file, overwrite)
+    file = file.resolve()  # writes to the target of a symbolic link
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
-        data = _pass(runner, texts, parts, progress)
-        if labels is not None and labels.dtype != object:  # texts stay where they are
+        fingerprint = _record_chunks(runner, texts, parts, progress)
+        if labels is not None and labels.dtype != object:  # text answers stay in the data
             parts.add("labels", labels)
         about = describe(runner)
         about["model"]["parameters"] = count_parameters(runner.config)
@@ -68,73 +77,76 @@ def record(
             "name": data_name,
             "rows": parts.rows,
             "texts": parts.texts,
-            "fingerprint": data.finish(labels, names),
+            "fingerprint": fingerprint.finish(labels, names),
         }
         if reference is not None:
             if reference.answers.dtype != object:
                 parts.add("reference", reference.answers)
             about["reference"] = {"name": reference.name, "fingerprint": reference.fingerprint}
-        whole = Path(folder) / "whole"
-        parts.join(whole, about)
-        whole.replace(file)
+        complete = Path(folder) / "complete"
+        parts.join(complete, about)
+        complete.replace(file)
     return read_trace(file)
 
 
-def _pass(runner: Runner, texts: Iterable[Any], parts: Parts, progress: bool | None) -> DataPrint:
-    """One chunk after the other; returns the fingerprint of what was read."""
-    stepper, operations, data = runner.stepper, count_operations(runner.config), DataPrint()
+def _record_chunks(runner: Runner, texts: Iterable[Any], parts: Parts, progress: bool | None) -> DataFingerprint:
+    """Record all chunks; return the fingerprint of the texts."""
+    stepper, operations, fingerprint = runner.stepper, count_operations(runner.config), DataFingerprint()
     answer_type = runner.config.answer_type
-    runner.warn_of_untrained(stepper.exits)
+    runner.warn_untrained(stepper.exits)
     seen = 0
     for chunk in runner.chunks(texts, progress=progress):
-        with stepper.answering():
-            batches = [every_exit(stepper, batch) for batch in chunk.batches()]
-        logits = _stacked([[output.logits for output in every] for every in batches])[chunk.back]
+        with stepper.inference_mode():
+            batches = [run_all_exits(stepper, batch) for batch in chunk.batches()]
+        logits = _stack([[output.logits for output in outputs] for outputs in batches])[chunk.inverse_order]
         logits = answer_type.locate(logits, chunk.rows)
-        if answer_type.several_rows:
+        if answer_type.multiple_rows:
             parts.add("group", chunk.rows.group + seen)
         _check_finite(logits, seen + chunk.rows.group, stepper.exits)
         parts.add("logits", logits)
         if batches[0][0].uncertainty is not None:
             parts.add(
-                "uncertainty", _stacked([[output.uncertainty for output in every] for every in batches])[chunk.back]
+                "uncertainty",
+                _stack([[output.uncertainty for output in outputs] for outputs in batches])[chunk.inverse_order],
             )
         lengths = chunk.rows.lengths
         spent, heads = operations.at(lengths)
         if batches[0][-1].kept is not None:
-            each = [every[-1].kept for every in batches]
-            kept = torch.cat([one for one in each if one is not None]).float().cpu().numpy()[chunk.back]
+            kept_parts = [outputs[-1].kept for outputs in batches]
+            kept = (
+                torch.cat([part for part in kept_parts if part is not None]).float().cpu().numpy()[chunk.inverse_order]
+            )
             parts.add("kept", kept)
             spent -= saved_by_width(runner.config, lengths, kept)
         parts.add("spent", spent)
         parts.add("heads", heads)
         parts.add("lengths", lengths)
-        parts.add("hashes", hashes_of(chunk.examples)[chunk.rows.group])
-        data.add(chunk.examples)
+        parts.add("hashes", hash_texts(chunk.examples)[chunk.rows.group])
+        fingerprint.add(chunk.examples)
         seen += len(chunk.examples)
         parts.texts = seen
     if not seen:
-        raise BadInput("There is no text to record.")
-    return data
+        raise BadInput("No texts to record.")
+    return fingerprint
 
 
-def _stacked(batches: list[list[Any]]) -> NDArray[np.float32]:
-    """(rows, exits, …) of all batches, one after the other."""
+def _stack(batches: list[list[Any]]) -> NDArray[np.float32]:
+    """Return the outputs of all batches, (rows, exits, …)."""
     return torch.cat([torch.stack(exits, 1) for exits in batches]).float().cpu().numpy()
 
 
 def _check_finite(logits: NDArray[np.float32], examples: NDArray[Any], exits: tuple[ExitPoint, ...]) -> None:
     bad = np.argwhere(~np.isfinite(logits).all(-1))
     if len(bad):
-        row, place = bad[0]
+        row, exit_index = bad[0]
         raise BadInput(
-            f"The exit on layer {exits[place].layer} answers text {int(examples[row]) + 1} with NaN or infinity; "
-            "the model is damaged, or its dtype too small."
+            f"The exit on layer {exits[exit_index].layer} returns NaN or infinity for text {int(examples[row]) + 1}; "
+            "the weights are damaged, or the dtype has too little range."
         )
 
 
 class Parts:
-    """Arrays that grow on the disk, to be joined into one safetensors file."""
+    """Arrays that grow on disk and are joined into one safetensors file at the end."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -144,7 +156,7 @@ class Parts:
 
     @property
     def rows(self) -> int:
-        """How many rows there are so far."""
+        """Number of rows so far."""
         return self.shapes["logits"][0]
 
     def add(self, name: str, array: NDArray[Any]) -> None:
@@ -157,7 +169,7 @@ class Parts:
             array.tofile(file)
 
     def join(self, file: Path, about: dict[str, Any]) -> None:
-        """Header, then the arrays end to end; the wide ones first, so that all of them are aligned."""
+        """Write the header and all arrays, 8-byte types first, so that all arrays are aligned."""
         names = sorted(self.shapes, key=lambda name: (self.codes[name] == "F32", name))
         header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "about": json.dumps(about)}}
         start = 0
@@ -165,10 +177,10 @@ class Parts:
             stop = start + (self.folder / name).stat().st_size
             header[name] = {"dtype": self.codes[name], "shape": self.shapes[name], "data_offsets": [start, stop]}
             start = stop
-        written = json.dumps(header).encode()
-        written += b" " * (-len(written) % 8)
+        encoded = json.dumps(header).encode()
+        encoded += b" " * (-len(encoded) % 8)
         with file.open("wb") as out:
-            out.write(len(written).to_bytes(8, "little") + written)
+            out.write(len(encoded).to_bytes(8, "little") + encoded)
             for name in names:
                 with (self.folder / name).open("rb") as part:
                     shutil.copyfileobj(part, out)

@@ -1,24 +1,22 @@
-"""A trace: what every exit said about every row of a data set, in one file.
-
-The file is safetensors with a JSON header, so anything reads it and nothing in it is executed:
+"""A trace: the outputs of every exit for every row of a data set, in one safetensors file with a JSON header.
 
 | array         | shape                    |                                                              |
 |---------------|--------------------------|--------------------------------------------------------------|
-| `logits`      | (rows, exits, classes)   | every exit's answer, shallow to deep; the last is the full model |
-| `spent`       | (rows, exits)            | the operations of the row up to that exit, heads on the way included |
-| `heads`       | (rows, exits)            | of these the exit's own head                                 |
-| `lengths`     | (rows,)                  | real tokens                                                  |
-| `hashes`      | (rows,)                  | of the texts: who was trained on, who was held out           |
-| `uncertainty` | (rows, exits)            | LTE's estimate that the exit is wrong, where the model has one |
-| `kept`        | (rows, layers, 2)        | heads and channels that the row ran, with gates               |
-| `group`       | (rows,)                  | where an example may be several rows: the example that each is of |
-| `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; where the data have some  |
-| `reference`   | as answers are           | another model's answers, which disagreement is measured against |
+| `logits`      | (rows, exits, classes)   | outputs of every exit, shallow to deep; the last is the full model |
+| `spent`       | (rows, exits)            | operations of the row up to that exit, with all heads on the way |
+| `heads`       | (rows, exits)            | operations of the exit's head alone                           |
+| `lengths`     | (rows,)                  | tokens without padding                                       |
+| `hashes`      | (rows,)                  | hashes of the texts, to tell training rows from held-out rows |
+| `uncertainty` | (rows, exits)            | LTE's estimate that the exit is wrong, if the model has LTE  |
+| `kept`        | (rows, layers, 2)        | heads and channels that the gates kept                       |
+| `group`       | (rows,)                  | index of the example, if an example may be several rows      |
+| `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; if the data has labels    |
+| `reference`   | like predictions         | predictions of another model to compare with                 |
 
-Where every token is answered, `logits` are the exits' summaries (`answers/span_summary.py`), places in characters of
-the text; the examples and the right answers are the data's and come from there (`with_examples`).
+For question answering, `logits` are summaries of the exits' outputs (`answers/span_summary.py`) with character
+positions; the examples and text answers are not stored, but added from the data (`with_examples`).
 
-Policies are replayed on it by the loop itself, so a replayed policy decides as a live one does.
+Policies are replayed by the same loop that runs the model, so a replayed policy decides exactly as a live one.
 """
 
 from __future__ import annotations
@@ -36,34 +34,34 @@ from offramp.answers import ANSWER_TYPES, AnswerType
 from offramp.answers.answer import Answers, Decoding, RowOutputs
 from offramp.core.batch import Batch
 from offramp.core.loop import run
-from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec, RiskParameters, points_on
+from offramp.core.stepper import ExitOutput, ExitPoint, ModelSpec, RiskParameters, exit_points_on
 from offramp.policies import Policy
 from offramp.runtimes.replay import Replay
 
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
-BLOCK = 1 << 16  # rows that are replayed together
+BLOCK = 1 << 16  # rows replayed at a time
 PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "group", "labels", "reference")
 
-PER_EXAMPLE = ("labels", "reference")  # where an example may be several rows
+PER_EXAMPLE = ("labels", "reference")  # if an example may be several rows
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """Where each row leaves under a policy, and with which answer."""
+    """Where every row exits under a policy, and the predictions."""
 
     exit: NDArray[np.int64]  # (rows,), the exit's number, from 1
     layer: NDArray[np.int64]  # (rows,)
-    answers: Array  # (examples,) classes or values or texts, (examples, labels) 0 and 1
+    answers: Array  # (examples,) classes, values or texts; (examples, labels) of 0 and 1
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The arrays above, and what they are of."""
+    """The arrays above, with metadata."""
 
-    about: dict[str, Any]  # model, data and machine, with their fingerprints; the reference where there is one
+    about: dict[str, Any]  # model, data and machine with fingerprints, and the reference if any
     logits: Array
     spent: Array
     heads: Array
@@ -74,91 +72,91 @@ class Trace:
     group: Array | None = None
     labels: Array | None = None
     reference: Array | None = None
-    examples: tuple[Any, ...] | None = None  # which answers may point into; not in the file
-    risk_model: RiskParameters | None = None  # of the policy `risk`, where one was fitted; not in the file
+    examples: tuple[Any, ...] | None = None  # that text answers refer to; not in the file
+    risk_model: RiskParameters | None = None  # of the policy `risk`, if fitted; not in the file
 
     def __len__(self) -> int:
-        """How many answers there are: a row has one, or an example of several rows."""
+        """Return the number of predictions: one per row, or per example if an example may be several rows."""
         return self.rows if self.group is None else len(np.unique(self.group))
 
     @property
     def rows(self) -> int:
-        """How many rows went through the model."""
+        """Number of rows that went through the model."""
         return len(self.logits)
 
     @property
     def answer_type(self) -> AnswerType:
-        """The kind of answer."""
+        """The answer type of the model."""
         return ANSWER_TYPES[self.about["model"]["problem"]]
 
     @property
     def points(self) -> tuple[ExitPoint, ...]:
         """The exits, shallow to deep."""
-        return points_on(self.about["model"]["layers"])
+        return exit_points_on(self.about["model"]["layers"])
 
     @property
     def depth(self) -> int:
-        """Layers of the full model."""
+        """Number of layers of the full model."""
         return int(self.about["model"]["depth"])
 
     @property
     def model_spec(self) -> ModelSpec:
-        """What policies have to know."""
+        """The model spec that policies need."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
         classes = len(self.about["model"].get("labels") or ()) or self.logits.shape[-1]
         return ModelSpec(self.answer_type, classes, self.points, has_lte, faithful, self.risk_model)
 
-    # -- answers and costs -----------------------------------------------------------------------
+    # -- predictions and costs--------------------------------------------------------------------
 
-    def answers_of(self, place: int) -> Array:
-        """One exit's answers to all rows; −1 is the full model's."""
-        return self._answers(self.logits[:, place])
+    def answers_at(self, exit_index: int) -> Array:
+        """Return the predictions of one exit for all rows; −1 is the full model."""
+        return self._answers(self.logits[:, exit_index])
 
     def _answers(self, logits: Array) -> Array:
         if self.group is None:
             return self.answer_type.answers(logits)
-        none = np.zeros(len(logits), dtype=np.int64)
-        return self.decode(RowOutputs(logits, none, none)).values
+        unused = np.zeros(len(logits), dtype=np.int64)
+        return self.decode(RowOutputs(logits, unused, unused)).values
 
-    def rows_at_exit(self, place: int) -> RowOutputs:
-        """All rows as if they exited at one exit; −1 is the last."""
-        point = self.points[place]
+    def rows_at_exit(self, exit_index: int) -> RowOutputs:
+        """Return the outputs of all rows at one exit; −1 is the last."""
+        point = self.points[exit_index]
         numbers = (np.full(self.rows, point.number), np.full(self.rows, point.layer))
-        return RowOutputs(np.asarray(self.logits[:, place]), *numbers)
+        return RowOutputs(np.asarray(self.logits[:, exit_index]), *numbers)
 
     def decode(self, outputs: RowOutputs) -> Answers:
-        """Examples' answers, made of what their rows exited with."""
+        """Return the predictions of examples from the outputs of their rows."""
         group = None if self.group is None else np.asarray(self.group)
         return self.answer_type.decode(outputs, group, self.examples, self.decoding)
 
     @property
     def decoding(self) -> Decoding:
-        """How outputs become answers."""
+        """The options for decoding outputs into predictions."""
         model = self.about["model"]
         return Decoding(tuple(model["labels"]), model.get("no_answer"))
 
     def with_examples(self, examples: Sequence[Any], labels: Array | None) -> Trace:
-        """The same with what its answers may point into, and the right answers where the file has none."""
+        """Return the trace with the examples that text answers refer to, and text labels if any."""
         return replace(self, examples=tuple(examples), labels=self.labels if labels is None else labels)
 
     @cached_property
     def full(self) -> Array:
-        """The full model's answers."""
-        return self.answers_of(-1)
+        """The predictions of the full model."""
+        return self.answers_at(-1)
 
     @property
     def expected(self) -> Array:
-        """The answers that disagreement is measured against: the reference's, or the full model's."""
+        """The predictions to compare with: the reference's, or the full model's."""
         return self.full if self.reference is None else np.asarray(self.reference)
 
     def spent_at(self, exits: Array, alone: bool = False) -> NDArray[np.float64]:
-        """Operations of rows that leave at these exits, numbered from 1; `alone`: no exit on the way was asked."""
-        rows, places = np.arange(self.rows), np.asarray(exits) - 1
-        spent = np.asarray(self.spent[rows, places])
+        """Return the operations of rows that exit at these exits (from 1); `alone`: without earlier heads."""
+        rows, indices = np.arange(self.rows), np.asarray(exits) - 1
+        spent = np.asarray(self.spent[rows, indices])
         if not alone:
             return spent
-        asked = np.cumsum(self.heads, axis=1)
-        return spent - asked[rows, places] + self.heads[rows, places]
+        head_totals = np.cumsum(self.heads, axis=1)
+        return spent - head_totals[rows, indices] + self.heads[rows, indices]
 
     # -- replaying -------------------------------------------------------------------------------
 
@@ -168,8 +166,7 @@ class Trace:
 
     def _block(self, rows: slice) -> Replay:
         logits = torch.from_numpy(self.logits[rows].swapaxes(0, 1).copy())  # (exits, rows, classes)
-        every = self.uncertainty
-        uncertainty = None if every is None else torch.from_numpy(every[rows].T.copy())
+        uncertainty = None if self.uncertainty is None else torch.from_numpy(self.uncertainty[rows].T.copy())
         return Replay(
             [
                 ExitOutput(
@@ -184,11 +181,11 @@ class Trace:
         )
 
     def outputs(self) -> tuple[ExitOutput, ...]:
-        """What every exit answered for all rows."""
+        """Return the outputs of every exit for all rows."""
         return tuple(self._only_block.outputs)
 
     def _blocks(self, together: bool) -> Iterator[tuple[Replay, Array | None]]:
-        """Rows that are replayed together, with their groups."""
+        """Yield blocks of rows to replay, with their groups."""
         if self.rows <= BLOCK or together:
             yield self._only_block, self.group
             return
@@ -197,34 +194,36 @@ class Trace:
             yield self._block(rows), None
 
     def replay(self, policy: Policy) -> Replayed:
-        """Where rows exit under a policy: the loop, over what the exits answered."""
+        """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
         return Replayed(outputs.exit, outputs.layer, self._answers(outputs.logits))
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
-        """What rows exit with under a policy."""
+        """Return the outputs of all rows under a policy."""
         policy.check(self.model_spec)
-        blocks = [run(block, Batch.of_groups(group), policy) for block, group in self._blocks(policy.sees_groups)]
-        exits, layers = (np.concatenate([getattr(one, name).numpy() for one in blocks]) for name in ("exit", "layer"))
-        return RowOutputs(np.concatenate([one.logits.numpy() for one in blocks]), exits, layers)
+        outputs = [run(block, Batch.from_groups(group), policy) for block, group in self._blocks(policy.sees_groups)]
+        exits, layers = (
+            np.concatenate([getattr(block, name).numpy() for block in outputs]) for name in ("exit", "layer")
+        )
+        return RowOutputs(np.concatenate([block.logits.numpy() for block in outputs]), exits, layers)
 
-    # -- other traces ----------------------------------------------------------------------------
+    # -- derived traces --------------------------------------------------------------------------
 
-    def take(self, places: NDArray[np.int64]) -> Trace:
-        """Some of the rows; where an example may be several, all rows of some examples."""
+    def take(self, indices: NDArray[np.int64]) -> Trace:
+        """Return a subset of the rows; if an example may be several rows, a subset of the examples."""
         arrays = {name: getattr(self, name) for name in PER_ROW}
         if self.group is None:
-            examples = None if self.examples is None else tuple(self.examples[place] for place in places)
-            some = {name: array[places] for name, array in arrays.items() if array is not None}
-            return replace(self, **some, examples=examples)
-        chosen = np.sort(places)
+            examples = None if self.examples is None else tuple(self.examples[index] for index in indices)
+            subset = {name: array[indices] for name, array in arrays.items() if array is not None}
+            return replace(self, **subset, examples=examples)
+        chosen = np.sort(indices)
         rows = np.flatnonzero(np.isin(self.group, chosen))
         per_row = {name: array[rows] for name, array in arrays.items() if array is not None and name not in PER_EXAMPLE}
         per_row["group"] = np.searchsorted(chosen, per_row["group"])
-        each = {name: array[chosen] for name in PER_EXAMPLE if (array := arrays[name]) is not None}
-        examples = None if self.examples is None else tuple(self.examples[place] for place in chosen)
-        return replace(self, **per_row, **each, examples=examples)
+        per_example = {name: array[chosen] for name in PER_EXAMPLE if (array := arrays[name]) is not None}
+        examples = None if self.examples is None else tuple(self.examples[index] for index in chosen)
+        return replace(self, **per_row, **per_example, examples=examples)
 
     def scaled(self, temperatures: NDArray[np.float64]) -> Trace:
-        """The same with every exit's logits divided by its temperature."""
+        """Return the trace with the logits of every exit divided by its temperature."""
         return replace(self, logits=(self.logits / temperatures[None, :, None]).astype(np.float32))

@@ -1,9 +1,9 @@
-"""Checkpoints of the original code bases as our models.
+"""Convert checkpoints of the original implementations to offramp models.
 
-| kind          | whose                                                       |
+| kind          | original                                                    |
 |---------------|-------------------------------------------------------------|
 | `deebert`     | DeeBERT, its Hugging Face port, DeeBERT+SD                  |
-| `romebert`    | RomeBERT; the keys are DeeBERT's, only the card tells       |
+| `romebert`    | RomeBERT; has DeeBERT's keys, so it cannot be detected      |
 | `berxit`      | BERxiT, with its LTE module                                 |
 | `elasticbert` | ElasticBERT: static, dynamic, released                      |
 | `pabee`       | PABEE on BERT and ALBERT                                    |
@@ -21,39 +21,39 @@ import transformers
 from transformers import PreTrainedTokenizerBase
 
 from offramp.errors import BadModel, BadValue
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from offramp.files.writing import staged_folder
 from offramp.model.adaptive import AdaptiveModel
 from offramp.originals.convert import ebert, elasticbert, highway, pabee
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions, read
 from offramp.registry import Registry
 
-__all__ = ["KINDS", "ConvertOptions", "convert", "detect", "read"]
+__all__ = ["CHECKPOINT_KINDS", "ConvertOptions", "convert", "detect", "read"]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """An original: its name, its title for the card, and how its checkpoints are read."""
+class CheckpointKind:
+    """An original implementation: its name, its title for the model card, and its converter."""
 
     name: str
     title: str
     convert: Callable[[Checkpoint, ConvertOptions], Converted]
 
 
-KINDS: Registry[Kind] = Registry(
+CHECKPOINT_KINDS: Registry[CheckpointKind] = Registry(
     "kind of checkpoint",
     [
-        Kind("deebert", "DeeBERT", highway.convert),
-        Kind("romebert", "RomeBERT", highway.convert),
-        Kind("berxit", "BERxiT", highway.convert),
-        Kind("elasticbert", "ElasticBERT", elasticbert.convert),
-        Kind("pabee", "PABEE", pabee.convert),
-        Kind("ebert", "EBERT", ebert.convert),
+        CheckpointKind("deebert", "DeeBERT", highway.convert),
+        CheckpointKind("romebert", "RomeBERT", highway.convert),
+        CheckpointKind("berxit", "BERxiT", highway.convert),
+        CheckpointKind("elasticbert", "ElasticBERT", elasticbert.convert),
+        CheckpointKind("pabee", "PABEE", pabee.convert),
+        CheckpointKind("ebert", "EBERT", ebert.convert),
     ],
 )
 
-# second copies, teachers, buffers: nothing that answers
-NOT_OURS = (r"^core\.", r"^slow_", r"position_ids$", r"^predictions\.", r"^sop_classifier\.", r"^cls\.")
+# duplicates, teachers, pretraining heads and buffers: not needed for predictions
+IGNORED_KEYS = (r"^core\.", r"^slow_", r"position_ids$", r"^predictions\.", r"^sop_classifier\.", r"^cls\.")
 
 TOKENIZERS = {
     "bert": "BertTokenizer",
@@ -61,22 +61,22 @@ TOKENIZERS = {
     "roberta": "RobertaTokenizer",
     "albert": "AlbertTokenizer",
 }
-VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+VOCABULARY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
-def detect(checkpoint: Checkpoint) -> Kind:
-    """The original that wrote a checkpoint, from its keys."""
-    if highway.prefix_of(checkpoint) is not None:
-        return KINDS["berxit" if highway.is_berxit(checkpoint) else "deebert"]
+def detect(checkpoint: Checkpoint) -> CheckpointKind:
+    """Return the original implementation that wrote a checkpoint, from its keys."""
+    if highway.detect_family(checkpoint) is not None:
+        return CHECKPOINT_KINDS["berxit" if highway.is_berxit(checkpoint) else "deebert"]
     if elasticbert.is_elasticbert(checkpoint):
-        return KINDS["elasticbert"]
-    if pabee.prefix_of(checkpoint) is not None:
-        return KINDS["pabee"]
-    if ebert.prefix_of(checkpoint) is not None:
-        return KINDS["ebert"]
+        return CHECKPOINT_KINDS["elasticbert"]
+    if pabee.detect_family(checkpoint) is not None:
+        return CHECKPOINT_KINDS["pabee"]
+    if ebert.detect_family(checkpoint) is not None:
+        return CHECKPOINT_KINDS["ebert"]
     raise BadModel(
-        f"{checkpoint.folder} is of no known original ({', '.join(KINDS)}). "
-        "An ordinary classifier gets exits with AdaptiveModel.from_backbone."
+        f"{checkpoint.folder} is not a known kind of checkpoint ({', '.join(CHECKPOINT_KINDS)}). "
+        "To add exits to an ordinary classifier, use AdaptiveModel.from_backbone."
     )
 
 
@@ -88,55 +88,55 @@ def convert(
     options: ConvertOptions = ConvertOptions(),  # noqa: B008 -- frozen
     overwrite: bool = False,
 ) -> list[str]:
-    """Write a model folder from an original's checkpoint; returns what its reader should know."""
+    """Convert a checkpoint to a model folder; return notes for the user."""
     checkpoint = read(Path(source))
-    chosen = detect(checkpoint) if kind is None else KINDS[kind]
-    if options.pad_to is not None and chosen.name != "ebert":
-        raise BadValue("Only an EBERT checkpoint reads padding; leave `pad_to=` out.")
-    if options.no_answer and chosen.name != "ebert":
-        raise BadValue("Only an EBERT checkpoint may answer questions; leave `no_answer=` out.")
+    checkpoint_kind = detect(checkpoint) if kind is None else CHECKPOINT_KINDS[kind]
+    if options.pad_to is not None and checkpoint_kind.name != "ebert":
+        raise BadValue("`pad_to=` applies to EBERT checkpoints only; remove it.")
+    if options.no_answer and checkpoint_kind.name != "ebert":
+        raise BadValue("`no_answer=` applies to EBERT checkpoints only; remove it.")
     try:
-        converted = chosen.convert(checkpoint, options)
+        converted = checkpoint_kind.convert(checkpoint, options)
     except KeyError as err:
-        raise BadModel(f"{source}: config.json lacks {err}.") from err
+        raise BadModel(f"{source}: config.json has no {err}.") from err
     model = _build(checkpoint, converted)
-    model.config.choose(options.policy)
-    notes = [f"Converted from {chosen.title}.", *converted.notes]
+    model.config.resolve_policy(options.policy)
+    notes = [f"Converted from {checkpoint_kind.title}.", *converted.notes]
     if options.faithful:
-        notes.append("Faithful: it does as the original did, also where nobody should want it.")
+        notes.append("Faithful mode: it reproduces the original's behaviour, including its known flaws.")
     model.config.notes = " ".join(notes)
     tokenizer = _tokenizer(checkpoint.folder, model.config.family.name)
     if tokenizer is None:
         notes.append(
-            "The checkpoint has no tokenizer: put the backbone's files beside the model before it reads texts."
+            "The checkpoint has no tokenizer: copy the backbone's tokenizer files into the model folder before use."
         )
     else:
         model.tokenizer = tokenizer
-    with staged_folder(Path(output), overwrite) as stage:
-        model.save_pretrained(stage)
+    with staged_folder(Path(output), overwrite) as folder:
+        model.save_pretrained(folder)
     return notes
 
 
 def _build(checkpoint: Checkpoint, converted: Converted) -> AdaptiveModel:
     with loading(checkpoint.folder):
         model = AdaptiveModel(converted.config)
-        missing, unknown = model.load_state_dict(converted.weights, strict=False)
-    if converted.fresh_classifiers:
+        missing, unexpected = model.load_state_dict(converted.weights, strict=False)
+    if converted.has_new_classifiers:
         missing = [key for key in missing if ".classifier." not in key]
-    left = [key for key in checkpoint.weights if key not in checkpoint.used and not _may_be_left(key, converted)]
-    wrong = [f"{key} is missing" for key in missing] + [f"{key} is not known" for key in [*unknown, *left]]
-    if wrong:
-        rest = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise BadModel(f"{checkpoint.folder} does not hold the weights of its config: {', '.join(wrong[:5])}{rest}.")
+    unused = [key for key in checkpoint.weights if key not in checkpoint.used and not _is_ignored(key, converted)]
+    errors = [f"{key} is missing" for key in missing] + [f"{key} is unexpected" for key in [*unexpected, *unused]]
+    if errors:
+        rest = f" and {len(errors) - 5} more" if len(errors) > 5 else ""
+        raise BadModel(f"{checkpoint.folder}: the weights do not match the config: {', '.join(errors[:5])}{rest}.")
     return model.eval()
 
 
-def _may_be_left(key: str, converted: Converted) -> bool:
-    return any(re.search(pattern, key) for pattern in (*NOT_OURS, *converted.leaves))
+def _is_ignored(key: str, converted: Converted) -> bool:
+    return any(re.search(pattern, key) for pattern in (*IGNORED_KEYS, *converted.ignored_keys))
 
 
 def _tokenizer(source: Path, family: str) -> PreTrainedTokenizerBase | None:
-    if not any((source / name).is_file() for name in VOCABULARIES):
+    if not any((source / name).is_file() for name in VOCABULARY_FILES):
         return None
     with loading(source, "tokenizer"):
         return getattr(transformers, TOKENIZERS[family]).from_pretrained(source)

@@ -1,4 +1,4 @@
-"""A checkpoint as an original code base saved it: a config and a plain state dict."""
+"""A checkpoint as an original implementation saved it: a config and a plain state dict."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
 from offramp.errors import BadModel
-from offramp.files.faults import loading, reading
+from offramp.files.load_errors import loading, reading
 from offramp.model.config import AdaptiveConfig
 
 __all__ = ["Checkpoint", "ConvertOptions", "Converted", "read"]
 
-# what the old configs hold beyond the model itself
-NOT_THE_MODEL = {
+# keys of old configs that do not describe the model
+IGNORED_CONFIG_KEYS = {
     "_num_labels",
     "architectures",
     "divide",
@@ -44,24 +44,24 @@ NOT_THE_MODEL = {
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What a user may ask of a conversion."""
+    """The options of a conversion."""
 
-    layers: int | None = None  # ElasticBERT: only the first so many
+    layers: int | None = None  # ElasticBERT: use only the first layers
     faithful: bool = False
     policy: str = "never"
-    no_answer: bool = False  # of one that answers questions: whether a context may have no answer
-    pad_to: int | None = None  # EBERT: the length that its training padded rows to
+    no_answer: bool = False  # question answering: a question may have no answer in its context
+    pad_to: int | None = None  # EBERT: the length to which training padded rows
 
 
 @dataclass(frozen=True)
 class Converted:
-    """Our config and weights for a checkpoint, and what its reader should know."""
+    """The converted config and weights, and notes for the user."""
 
     config: AdaptiveConfig
     weights: dict[str, Tensor]
     notes: list[str] = field(default_factory=list)
-    fresh_classifiers: bool = False  # the checkpoint had none
-    leaves: tuple[str, ...] = ()  # patterns of the checkpoint's keys that this conversion does without
+    has_new_classifiers: bool = False  # random ones, because the checkpoint has none
+    ignored_keys: tuple[str, ...] = ()  # patterns of checkpoint keys that are not converted
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     weights: dict[str, Tensor]
-    used: set[str] = field(default_factory=set)  # the keys that found a place
+    used: set[str] = field(default_factory=set)  # keys that were converted
 
     @property
     def num_labels(self) -> int:
-        """The number of classes, from the first classifier's own shape."""
+        """The number of classes, from the shape of the first classifier."""
         for key in sorted(self.weights):
             if re.fullmatch(r"classifiers?(\.0)?\.weight", key):
                 return int(self.weights[key].shape[0])
@@ -83,7 +83,7 @@ class Checkpoint:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """The classes' names where the config knows them, else their number."""
+        """Config arguments for the labels: their names if known, else their number."""
         names = self.config.get("id2label")
         if names and len(names) == self.num_labels:
             by_index = {int(index): name for index, name in names.items()}
@@ -91,26 +91,26 @@ class Checkpoint:
         return {"num_labels": self.num_labels}
 
     def backbone_config(self, family: str, **changes: Any) -> PreTrainedConfig:
-        """The family's config of today's transformers from the old fields."""
-        known = {key: value for key, value in self.config.items() if key not in NOT_THE_MODEL} | changes
-        with reading(f"{self.folder}: config.json is no {family} config"):
-            return AutoConfig.for_model(family, **known)
+        """Return a config of the current transformers version from the old fields."""
+        values = {key: value for key, value in self.config.items() if key not in IGNORED_CONFIG_KEYS} | changes
+        with reading(f"{self.folder}: config.json is not a valid {family} config"):
+            return AutoConfig.for_model(family, **values)
 
     def pick(self, prefix: str, drop: Iterable[str] = ()) -> dict[str, Tensor]:
-        """The weights under a prefix, without it, but for keys that match one of the patterns."""
-        found = {
+        """Return the weights under a prefix, with the prefix removed, without keys that match a `drop` pattern."""
+        selected = {
             key: value
             for key, value in self.weights.items()
             if key.startswith(prefix) and not any(re.search(pattern, key[len(prefix) :]) for pattern in drop)
         }
-        self.used.update(found)
-        return {key[len(prefix) :]: value for key, value in found.items()}
+        self.used.update(selected)
+        return {key[len(prefix) :]: value for key, value in selected.items()}
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read config.json and model.safetensors or pytorch_model.bin; a pickle is never executed."""
+    """Read config.json and model.safetensors or pytorch_model.bin; pickled code is never executed."""
     if not folder.is_dir():
-        raise BadModel(f"No folder {folder}; a checkpoint is a folder with config.json and its weights.")
+        raise BadModel(f"No folder {folder}; a checkpoint is a folder with config.json and weights.")
     with loading(folder):
         if not (folder / "config.json").is_file():
             raise BadModel(f"{folder} is not a checkpoint: it has no config.json.")
@@ -122,14 +122,14 @@ def read(folder: Path) -> Checkpoint:
         else:
             raise BadModel(f"{folder} has neither model.safetensors nor pytorch_model.bin.")
     if not isinstance(config, dict):
-        raise BadModel(f"{folder}: config.json is not an object.")
+        raise BadModel(f"{folder}: config.json is not a JSON object.")
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise BadModel(f"{folder}: the weights are not a plain state dict of tensors; save model.state_dict() alone.")
-    return Checkpoint(folder, config, {_today(key): _float32(value) for key, value in weights.items()})
+        raise BadModel(f"{folder}: the weights are not a state dict of tensors; save model.state_dict() only.")
+    return Checkpoint(folder, config, {_current_key(key): _float32(value) for key, value in weights.items()})
 
 
-def _today(key: str) -> str:
-    # very old files spell LayerNorm's parameters so
+def _current_key(key: str) -> str:
+    # old TensorFlow names of LayerNorm's parameters
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 

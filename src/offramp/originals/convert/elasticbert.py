@@ -13,22 +13,23 @@ PREFIX = "elasticbert."
 
 
 def is_elasticbert(checkpoint: Checkpoint) -> bool:
-    """By its model type, or by its numbered poolers."""
+    """Return whether it is an ElasticBERT checkpoint, by its model type or its numbered poolers."""
     return checkpoint.config.get("model_type") == "elasticbert" or any(
         key.removeprefix(PREFIX).startswith("encoder.pooler.") for key in checkpoint.weights
     )
 
 
 def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
-    """Every output layer becomes an exit with its own pooler; `layers` takes the first so many, statically."""
-    built = int(checkpoint.config["num_hidden_layers"])
-    depth = built if options.layers is None else options.layers
-    if not 1 <= depth <= built:
-        raise BadValue(f"layers is {options.layers}; the checkpoint has {built}.")
-    static = "classifier.weight" in checkpoint.weights or options.layers is not None
-    outputs = 1 if static else int(checkpoint.config.get("num_output_layers", built))
-    layers = range(depth - outputs + 1, depth + 1)
-    backbone = checkpoint.backbone_config("elasticbert", num_hidden_layers=depth, num_output_layers=outputs)
+    """Convert every output layer to an exit with its own pooler; `options.layers` keeps only the first layers."""
+    num_layers = int(checkpoint.config["num_hidden_layers"])
+    depth = num_layers if options.layers is None else options.layers
+    if not 1 <= depth <= num_layers:
+        raise BadValue(f"`layers` must be between 1 and {num_layers}, got {options.layers}.")
+    has_one_classifier = "classifier.weight" in checkpoint.weights
+    is_static = has_one_classifier or options.layers is not None
+    num_outputs = 1 if is_static else int(checkpoint.config.get("num_output_layers", num_layers))
+    layers = range(depth - num_outputs + 1, depth + 1)
+    backbone = checkpoint.backbone_config("elasticbert", num_hidden_layers=depth, num_output_layers=num_outputs)
     config = AdaptiveConfig(
         backbone=backbone,
         exits=[ExitSpec(layer, "pooler", "first") for layer in layers],
@@ -37,21 +38,24 @@ def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
         **checkpoint.labels,
     )
     prefix = PREFIX if any(key.startswith(PREFIX) for key in checkpoint.weights) else ""
-    deeper = [rf"^encoder\.layer\.{index}\." for index in range(depth, built)]
-    body = checkpoint.pick(prefix, [r"^encoder\.pooler\.", r"position_ids$", *HEADS, *deeper])
-    weights = {f"backbone.{key}": value for key, value in body.items()}
-    first = built - int(checkpoint.config.get("num_output_layers", built))  # the layer below the first classifier's
+    deeper = [rf"^encoder\.layer\.{index}\." for index in range(depth, num_layers)]
+    encoder = checkpoint.pick(prefix, [r"^encoder\.pooler\.", r"position_ids$", *HEADS, *deeper])
+    weights = {f"backbone.{key}": value for key, value in encoder.items()}
+    first = num_layers - int(checkpoint.config.get("num_output_layers", num_layers))  # layers before the first output
     for layer in layers:
         dense = checkpoint.pick(f"{prefix}encoder.pooler.{layer - 1}.dense.")
         weights |= {f"exits.{layer}.dense.{key}": value for key, value in dense.items()}
-        one_for_all = "classifier.weight" in checkpoint.weights
-        head = checkpoint.pick("classifier." if one_for_all else f"classifiers.{layer - 1 - first}.")
+        head = checkpoint.pick("classifier." if has_one_classifier else f"classifiers.{layer - 1 - first}.")
         weights |= {f"exits.{layer}.classifier.{key}": value for key, value in head.items()}
-    fresh = not any(key.startswith("classifier") for key in checkpoint.weights)
-    notes = ["The checkpoint has no classifiers: the exits' classifiers are random, train them."] if fresh else []
-    leaves = (r"encoder\.layer\.", r"encoder\.pooler\.", r"^classifiers\.") if static else ()
-    return Converted(config, weights, notes, fresh, leaves)
+    has_no_classifiers = not any(key.startswith("classifier") for key in checkpoint.weights)
+    notes = (
+        ["The checkpoint has no classifiers: the exits' classifiers are random; train them."]
+        if has_no_classifiers
+        else []
+    )
+    ignored_keys = (r"encoder\.layer\.", r"encoder\.pooler\.", r"^classifiers\.") if is_static else ()
+    return Converted(config, weights, notes, has_no_classifiers, ignored_keys)
 
 
-# without a prefix these stand beside the body
+# heads that a checkpoint without a prefix has beside the encoder
 HEADS = (r"^predictions\.", r"^sop_classifier\.", r"^cls\.", r"^classifiers?\.")

@@ -1,4 +1,4 @@
-"""PABEE: a linear classifier behind every layer, one pooler for all of them; BERT and ALBERT."""
+"""PABEE on BERT and ALBERT: a linear classifier after every layer, with one shared pooler."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from offramp.errors import BadModel, BadValue
 from offramp.model.config import AdaptiveConfig, ExitSpec
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 
-__all__ = ["convert", "prefix_of"]
+__all__ = ["convert", "detect_family"]
 
 POOLERS = {"bert": "bert.pooler.dense.", "albert": "albert.pooler."}
 
 
-def prefix_of(checkpoint: Checkpoint) -> str | None:
-    """The family whose single pooler stands beside numbered classifiers."""
+def detect_family(checkpoint: Checkpoint) -> str | None:
+    """Return the family, if the checkpoint has numbered classifiers and a single pooler."""
     if "classifiers.0.weight" not in checkpoint.weights:
         return None
     return next((name for name, pooler in POOLERS.items() if f"{pooler}weight" in checkpoint.weights), None)
 
 
 def convert(checkpoint: Checkpoint, options: ConvertOptions) -> Converted:
-    """Every classifier becomes an exit behind the shared pooler."""
+    """Convert every classifier to an exit with the shared pooler."""
     if options.layers is not None:
-        raise BadValue("Only an ElasticBERT checkpoint can be cut to its first layers.")
-    family = prefix_of(checkpoint)
+        raise BadValue("`layers=` applies to ElasticBERT checkpoints only; remove it.")
+    family = detect_family(checkpoint)
     if family is None:
-        raise BadModel(f"{checkpoint.folder}: a PABEE checkpoint has classifiers.0 and a pooler of bert or albert.")
+        raise BadModel(
+            f"{checkpoint.folder} is not a PABEE checkpoint: it has no classifiers.0 or no pooler of bert or albert."
+        )
     depth = int(checkpoint.config["num_hidden_layers"])
     config = AdaptiveConfig(
         backbone=checkpoint.backbone_config(family),

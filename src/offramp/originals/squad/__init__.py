@@ -1,1 +1,1 @@
-"""SQuAD as it was published: features, answers, scores, files."""
+"""SQuAD as published: windows, answers, submission files."""

@@ -1,1 +1,1 @@
-"""The files that benchmarks take."""
+"""Submission files for benchmarks."""

@@ -1,4 +1,4 @@
-"""From an official test file to the files that its benchmark takes."""
+"""Predict an official test file and write the benchmark's submission files."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ import numpy as np
 
 from offramp.answers.answer import Answer
 from offramp.core.runner import Runner
-from offramp.data.folder import read_split
-from offramp.data.labels import fit
-from offramp.data.reading import Source, columns_of
+from offramp.data.labels import match_labels
+from offramp.data.reading import Source, read_column_names
 from offramp.data.task import Task
+from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
-from offramp.data.trained import data_of_training
+from offramp.data.training_options import training_data_options
 from offramp.errors import BadInput, BadValue, CannotWrite
 from offramp.evaluation.traces.operations import count_parameters
-from offramp.files.writing import check_free, staged_file, writing
+from offramp.files.writing import check_output_path, staged_file, writing
 from offramp.model.config import AdaptiveConfig
-from offramp.originals.elue import LENGTH, flops_per_exit
+from offramp.originals.elue import ELUE_LENGTH, flops_per_exit
 from offramp.originals.submissions.files import elue_files, elue_name, glue_name, write_elue, write_glue
 from offramp.policies import Layer, Never, Patience, Policy
 
-__all__ = ["KINDS", "submit"]
+__all__ = ["submit"]
 
 logger = logging.getLogger("offramp")
 
-ANSWERED_BY = {"mnli": "ax"}  # a model of the first answers the second, too
-KINDS = {"glue": "GLUE's files", "elue": "ELUE's files, the exit layers and the cost beside them"}
+DIAGNOSTIC_TASKS = {"mnli": "ax"}  # a model trained for the first also predicts the second
 
 
 def submit(
     runner: Runner,
-    kind: str,
+    benchmark: str,
     task_name: str,
     file: Path,
     folder: Path,
@@ -44,91 +43,94 @@ def submit(
     overwrite: bool = False,
     **options: Any,
 ) -> list[Path]:
-    """Answer a test file and write the benchmark's files into a folder; `options` are those of `predict`."""
+    """Predict a test file and write the benchmark's files into a folder; `options` are those of `predict`."""
     task = TASKS[task_name]
-    if (kind == "elue") is not task.name.startswith("elue-"):
-        raise BadValue(f"Task {task.name} is not one of {kind.upper()}'s; its files have another form.")
+    if (benchmark == "elue") is not task.name.startswith("elue-"):
+        raise BadValue(f"Task {task.name} is not a {benchmark.upper()} task.")
     split = split or _split(task, file)
     _check_model(runner.name, task)
     _check_header(task, split, file)
     rows = read_split(task, split, None, file)
     if rows.skipped:
-        raise BadInput(f"{rows.skipped[0]} A submission needs every row; mend the file.")
+        raise BadInput(f"{rows.skipped[0]} A submission needs every row; fix the file.")
     if folder.exists() and not folder.is_dir():
-        raise CannotWrite(f"{folder} is a file; name a folder for the submission.")
+        raise CannotWrite(f"{folder} is a file; `output=` must be a folder.")
     if not folder.exists():
-        check_free(folder, overwrite)
+        check_output_path(folder, overwrite)
     config = runner.config
-    labels = fit(runner.name, config.labels, config.answer_type, task)
-    policy = config.choose(options.get("policy"), options.pop("threshold", None))
+    labels = match_labels(runner.name, config.labels, config.answer_type, task)
+    policy = config.resolve_policy(options.get("policy"), options.pop("threshold", None))
     setting = _setting(policy)
-    names = [glue_name(task, split)] if kind == "glue" else elue_files(elue_name(task), setting)
+    names = [glue_name(task, split)] if benchmark == "glue" else elue_files(elue_name(task), setting)
     for name in names:
         if folder.exists():
-            check_free(folder / name, overwrite)
-    if data_of_training(Path(runner.name)).get("task") is None:
-        logger.warning("Nothing says that %s was trained for %s; it is taken for such a model.", runner.name, task.name)
+            check_output_path(folder / name, overwrite)
+    if training_data_options(Path(runner.name)).get("task") is None:
+        logger.warning("%s has no training task on record; make sure it was trained for %s.", runner.name, task.name)
     answers = list(runner.predict(rows.texts, **{**options, "policy": policy}))
     with writing(folder):
         folder.mkdir(exist_ok=True)
-    if kind == "glue":
-        return [write_glue(folder, names[0], _spelled(answers, config.labels, labels), overwrite=overwrite)]
+    values = _submission_values(answers, config.labels, labels)
+    if benchmark == "glue":
+        return [write_glue(folder, names[0], values, overwrite=overwrite)]
     layers = [answer.exit_layer for answer in answers]
     files = write_elue(
         folder,
         elue_name(task),
-        _spelled(answers, config.labels, labels),
+        values,
         None if setting is None else layers,
         setting,
         overwrite=overwrite,
     )
-    return [*files, *_cost(config, layers, files[0], static=setting is None, overwrite=overwrite)]
+    return [*files, *_write_cost(config, layers, files[0], static=setting is None, overwrite=overwrite)]
 
 
 def _check_model(model: str, task: Task) -> None:
-    """Refuse a model of another task: its answers fit the file and mean something else."""
-    trained = data_of_training(Path(model)).get("task")
+    """Raise if the model was trained for another task: its predictions would fit the file, but be wrong."""
+    trained = training_data_options(Path(model)).get("task")
     if trained is None:
         return
-    own = (trained.removeprefix("elue-"), ANSWERED_BY.get(trained))  # three tasks are in both suites
-    if task.name.removeprefix("elue-") not in own:
-        raise BadInput(f"{model} was trained for {trained}, and this is a submission for {task.name}.")
+    allowed = (trained.removeprefix("elue-"), DIAGNOSTIC_TASKS.get(trained))  # three tasks are in both benchmarks
+    if task.name.removeprefix("elue-") not in allowed:
+        raise BadInput(f"{model} was trained for {trained}, but this is a submission for {task.name}.")
 
 
 def _check_header(task: Task, split: str, file: Path) -> None:
-    """Refuse another task's file: texts stand where this one's do, under other names."""
+    """Raise if the file belongs to another task: its texts may be in the same columns, under other names."""
     layout = task.splits.get(split)
     if layout is None or not layout.has_header or not file.is_file():
-        return  # the reader says what is wrong
-    header = columns_of(Source(str(file), "tsv")) or []
-    places = [place for place in (layout.text, layout.pair) if place is not None]
-    found = [header[place] for place in places if place < len(header)]
-    if found != list(task.inputs):
+        return  # `read_split` raises
+    header = read_column_names(Source(str(file), "tsv")) or []
+    columns = [column for column in (layout.text, layout.pair) if column is not None]
+    names = [header[column] for column in columns if column < len(header)]
+    if names != list(task.inputs):
         raise BadInput(
             f"{file} has the columns {', '.join(header)}; the {split} file of {task.name} has "
-            f"{' and '.join(task.inputs)} in column {' and '.join(str(place + 1) for place in places)}. "
-            "Is it another task's?"
+            f"{' and '.join(task.inputs)} in column {' and '.join(str(column + 1) for column in columns)}. "
+            "Is it the file of another task?"
         )
 
 
 def _split(task: Task, file: Path) -> str:
-    """The test split whose file this is, by its name; of several that is a must."""
-    named = [split for split in task.test_splits if task.splits[split].file == file.name]
-    if named:
-        return named[0]
+    """Return the test split with this file name; raise if the name matches none and there are several."""
+    matches = [split for split in task.test_splits if task.splits[split].file == file.name]
+    if matches:
+        return matches[0]
     if len(task.test_splits) > 1:
-        raise BadInput(f"Is {file} {' or '.join(task.test_splits)}? Say so with `split=`.")
+        raise BadInput(f"Cannot tell the split of {file}; set `split=` to {' or '.join(task.test_splits)}.")
     return task.test_splits[0]
 
 
-def _spelled(answers: list[Answer], own: tuple[str, ...], labels: tuple[str, ...]) -> list[object]:
-    """Labels as the task spells them; values as they are."""
-    names = dict(zip(own, labels, strict=True))
+def _submission_values(
+    answers: list[Answer], model_labels: tuple[str, ...], task_labels: tuple[str, ...]
+) -> list[object]:
+    """Return labels in the task's spelling, or scores for a regression."""
+    names = dict(zip(model_labels, task_labels, strict=True))
     return [answer.score if answer.label is None else names[str(answer.label)] for answer in answers]
 
 
 def _setting(policy: Policy) -> object:
-    """The number in ELUE's file names; None for a static model."""
+    """Return the number in ELUE's file names; None for a static model."""
     if isinstance(policy, Never | Layer):
         return None
     threshold = getattr(policy, "threshold", None)
@@ -137,16 +139,16 @@ def _setting(policy: Policy) -> object:
     return policy.patience if isinstance(policy, Patience) else policy.parameter
 
 
-def _cost(config: AdaptiveConfig, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:
-    """The two numbers that ELUE asks for beside a file, where its counter knows the family."""
-    costs = flops_per_exit(config, LENGTH, alone=static)
-    if costs is None:
+def _write_cost(config: AdaptiveConfig, layers: list[int], file: Path, *, static: bool, overwrite: bool) -> list[Path]:
+    """Write the FLOPs and parameters that ELUE requires, if its FLOPs counter supports the model family."""
+    flops = flops_per_exit(config, ELUE_LENGTH, static=static)
+    if flops is None:
         return []
-    at = {point.layer: cost for point, cost in zip(config.exit_points, costs, strict=True)}
-    flops = float(np.mean([at[layer] for layer in layers]))
-    size = count_parameters(config)
-    figures = {file.name: {"mflops": round(flops / 1e6, 2), "mparams": round(size / 1e6, 2)}}
-    beside = file.with_suffix(".json")
-    with staged_file(beside, overwrite) as out:
-        out.write(json.dumps(figures, indent=1) + "\n")
-    return [beside]
+    flops_by_layer = {point.layer: count for point, count in zip(config.exit_points, flops, strict=True)}
+    mean_flops = float(np.mean([flops_by_layer[layer] for layer in layers]))
+    parameters = count_parameters(config)
+    content = {file.name: {"mflops": round(mean_flops / 1e6, 2), "mparams": round(parameters / 1e6, 2)}}
+    cost_file = file.with_suffix(".json")
+    with staged_file(cost_file, overwrite) as out:
+        out.write(json.dumps(content, indent=1) + "\n")
+    return [cost_file]

@@ -1,1 +1,1 @@
-"""Width: which heads and channels a row needs (EBERT), beside an encoder that stays as it is."""
+"""Width pruning (EBERT): gates select the heads and channels that each row needs; the encoder is unchanged."""

@@ -1,1 +1,1 @@
-"""Early exits that answer as a fine-tuned model does: its states, computed once, and heads trained from them."""
+"""Training of early exits that imitate a fine-tuned model, on encoder states that are computed once."""

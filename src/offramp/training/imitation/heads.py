@@ -1,4 +1,4 @@
-"""Heads learn to answer as the full model does, from its encoder's states: no labels, no encoder."""
+"""Training of exit heads that imitate the full model, on stored encoder states: no labels, no encoder passes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from offramp.errors import BadValue
 from offramp.model.exits import Head
 from offramp.training.imitation.states import States
 
-__all__ = ["ImitationOptions", "imitate", "usual_epochs"]
+__all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-ENOUGH = 16_000  # rows that heads want to see, whatever the number of texts
-FEWEST, MOST = 3, 10  # epochs
+TARGET_ROWS = 16_000  # training rows over all epochs
+MIN_EPOCHS, MAX_EPOCHS = 3, 10
 POOL = 50  # batches whose rows are sorted by length together
 
 
 @dataclass(frozen=True)
 class ImitationOptions:
-    """How the heads are trained."""
+    """Hyperparameters of the heads' training."""
 
     epochs: float | None = None
-    minutes: float | None = None  # at most
+    minutes: float | None = None  # maximum
     batch_size: int = 32
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
@@ -36,9 +36,9 @@ class ImitationOptions:
     seed: int = 42
 
 
-def usual_epochs(rows: int) -> int:
-    """Few texts are read more often."""
-    return int(np.clip(round(ENOUGH / max(1, rows)), FEWEST, MOST))
+def default_epochs(rows: int) -> int:
+    """Return the number of epochs for this many rows: more for fewer rows."""
+    return int(np.clip(round(TARGET_ROWS / max(1, rows)), MIN_EPOCHS, MAX_EPOCHS))
 
 
 def imitate(
@@ -46,40 +46,39 @@ def imitate(
     states: States,
     answer_type: AnswerType,
     options: ImitationOptions,
-    tell: Callable[[float, float], None] = lambda share, loss: None,
+    on_progress: Callable[[float, float], None] = lambda fraction, loss: None,
     labels: Tensor | None = None,
     label_weight: float = 0.0,
 ) -> float:
-    """Train the early exits' heads, shallow to deep; returns the epochs that were run. `tell` hears how far it is.
+    """Train the heads of the early exits, shallow to deep; return the number of epochs.
 
-    Where there are labels, they may have a share in the loss (`label_weight`).
+    `on_progress` is called with the finished fraction and the loss after each step. `label_weight` is the weight of
+    the loss on the labels, if there are labels.
     """
 
-    def asked(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
-        soft = answer_type.imitation(logits, states.teacher[batch], 1.0, per_row=True)
-        return (
-            soft
-            if labels is None or not label_weight
-            else (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch])
-        )
+    def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
+        soft = answer_type.distillation_loss(logits, states.teacher[batch], 1.0, per_row=True)
+        if labels is None or not label_weight:
+            return soft
+        return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch])
 
     rows = len(states.lengths)
-    epochs = usual_epochs(rows) if options.epochs is None else options.epochs
+    epochs = default_epochs(rows) if options.epochs is None else options.epochs
     steps = max(1, int(np.ceil(epochs * rows / options.batch_size)))
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
     optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay)
     for head in heads:
         head.train()
-    began, step, share = time.monotonic(), 0, 0.0
-    drawn = np.random.default_rng(options.seed)
-    for batch in _batches(states.lengths, options.batch_size, steps, drawn):
+    start, step, fraction = time.monotonic(), 0, 0.0
+    random = np.random.default_rng(options.seed)
+    for batch in _batches(states.lengths, options.batch_size, steps, random):
         for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup * steps)) * (1 - share)
+            group["lr"] = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup * steps)) * (1 - fraction)
         loss = torch.stack(
             [
-                asked(head(head.features(inside)), batch)
-                for head, inside in zip(heads, states.inside(batch), strict=True)
+                head_loss(head(head.features(state)), batch)
+                for head, state in zip(heads, states.encoder_states(batch), strict=True)
             ]
         ).sum()
         optimizer.zero_grad()
@@ -87,29 +86,29 @@ def imitate(
         torch.nn.utils.clip_grad_norm_(parameters, 1.0 * len(heads))
         optimizer.step()
         step += 1
-        spent = 0.0 if options.minutes is None else (time.monotonic() - began) / (60 * options.minutes)
-        share = max(step / steps, spent)  # by the clock, too, the rate has come down when the time is over
-        tell(min(1.0, share), float(loss.detach()) / len(heads))
-        if share >= 1:
+        elapsed = 0.0 if options.minutes is None else (time.monotonic() - start) / (60 * options.minutes)
+        fraction = max(step / steps, elapsed)  # the learning rate reaches 0 when either limit is reached
+        on_progress(min(1.0, fraction), float(loss.detach()) / len(heads))
+        if fraction >= 1:
             break
     for head in heads:
         head.eval()
     if not all(bool(value.isfinite().all()) for value in parameters):
-        raise BadValue("The heads' training came apart: a weight is not finite. Try a lower learning rate.")
+        raise BadValue("Training of the exit heads diverged: a weight is not finite. Try a lower learning rate.")
     return step * options.batch_size / rows
 
 
 def _batches(
-    lengths: NDArray[np.int64], size: int, steps: int, drawn: np.random.Generator
+    lengths: NDArray[np.int64], size: int, steps: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of like lengths, newly drawn in every epoch."""
+    """Yield `steps` batches of rows of similar length, reshuffled in every epoch."""
     while steps > 0:
-        order = drawn.permutation(len(lengths))
-        found = []
+        order = random.permutation(len(lengths))
+        batches: list[NDArray[np.int64]] = []
         for start in range(0, len(order), size * POOL):
             pool = order[start : start + size * POOL]
             pool = pool[np.argsort(lengths[pool], kind="stable")]
-            found += [pool[place : place + size] for place in range(0, len(pool), size)]
-        for place in drawn.permutation(len(found))[:steps]:
-            yield found[place]
-        steps -= len(found)
+            batches += [pool[first : first + size] for first in range(0, len(pool), size)]
+        for index in random.permutation(len(batches))[:steps]:
+            yield batches[index]
+        steps -= len(batches)

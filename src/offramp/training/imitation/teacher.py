@@ -1,4 +1,4 @@
-"""Another model as the one to imitate, or to be compared with."""
+"""Another model as teacher, or as the reference of a comparison."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from transformers import AutoConfig
 
 from offramp.data.reading import Text
 from offramp.errors import BadInput
-from offramp.files.faults import loading
+from offramp.files.load_errors import loading
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.config import AdaptiveConfig, family_of
 
-__all__ = ["called", "logits_of_model", "whole_model"]
+__all__ = ["full_model_logits", "load_full_model", "short_name"]
 
 
-def called(name: str) -> str:
-    """How a model is called in a sentence: by its folder's name, wherever one stands."""
+def short_name(name: str) -> str:
+    """Return the last part of a model's path or Hub name."""
     return Path(name).resolve().name if Path(name).exists() else name.rstrip("/").split("/")[-1]
 
 
-def whole_model(name: str) -> AdaptiveModel:
-    """A fine-tuned classifier, or a model of ours, to be asked at its full depth."""
+def load_full_model(name: str) -> AdaptiveModel:
+    """Load a fine-tuned classifier with only its last exit, or an offramp model."""
     with loading(name):
-        theirs = AutoConfig.from_pretrained(name)
-    if theirs.model_type == "offramp":
-        ours: AdaptiveModel = AdaptiveModel.from_pretrained(name).eval()
-        return ours
-    family_of(theirs)  # says which ones there are
-    model = AdaptiveModel.from_backbone(name, exits=[theirs.num_hidden_layers])
+        config = AutoConfig.from_pretrained(name)
+    if config.model_type == "offramp":
+        model: AdaptiveModel = AdaptiveModel.from_pretrained(name).eval()
+        return model
+    family_of(config)  # raises if the family is not supported
+    model = AdaptiveModel.from_backbone(name, exits=[config.num_hidden_layers])
     if model.config.exit_specs[-1].head != "family":
-        raise BadInput(f"{name} has no classification head, so it has no answers to keep.")
+        raise BadInput(f"{name} has no classification head; use a fine-tuned classifier.")
     return model
 
 
-def logits_of_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> tuple[Any, str]:
-    """What another model says at its full depth, its classes in the order of ours; and its fingerprint."""
-    model = whole_model(name)
-    order, full = _order(name, model.config, config), model.runner()
-    return full.answer(texts, policy="never").logits[:, order], full.fingerprint
+def full_model_logits(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> tuple[Any, str]:
+    """Return another full model's logits, with its classes in the order of `config`, and its fingerprint."""
+    model = load_full_model(name)
+    order, runner = _label_order(name, model.config, config), model.runner()
+    return runner.answer(texts, policy="never").logits[:, order], runner.fingerprint
 
 
-def _order(name: str, theirs: AdaptiveConfig, ours: AdaptiveConfig) -> Any:
-    """Where each of our labels stands among theirs."""
-    if theirs.answer_type is not ours.answer_type:
-        raise BadInput(f"{name} answers with {theirs.answer_type.title}, and this model with {ours.answer_type.title}.")
-    return ours.answer_type.label_order(name, theirs.labels, ours.labels)
+def _label_order(name: str, other: AdaptiveConfig, config: AdaptiveConfig) -> Any:
+    """Return the index of each of the config's labels among the other model's labels."""
+    if other.answer_type is not config.answer_type:
+        raise BadInput(
+            f"{name} is a model for {other.answer_type.title}, but this model is for {config.answer_type.title}."
+        )
+    return config.answer_type.label_order(name, other.labels, config.labels)

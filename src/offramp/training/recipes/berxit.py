@@ -1,4 +1,4 @@
-"""BERxiT: the last exit and all exits in turn, learned exits, and distillation summed over rows."""
+"""BERxiT: alternating training, learned exits, and self-distillation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PAPER = "BERxiT, EACL 2021, aclanthology.org/2021.eacl-main.8"
 
 @dataclass(frozen=True)
 class Alternating(Recipe):
-    """Batches in turn: one for the last exit alone, one for all exits; each epoch starts with the last exit."""
+    """Alternate between the last exit alone and all exits from batch to batch; epochs start with the last exit."""
 
     name: ClassVar[str] = "berxit-alternating"
     paper: ClassVar[str] = PAPER
-    about: ClassVar[str] = "batches in turn: the last exit alone, then all exits"
+    description: ClassVar[str] = "alternating batches: the last exit alone, then all exits"
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
         from offramp.training.recipes.losses import joint, last_exit
 
         return (Stage("alternating", lambda batch, step: (joint if step % 2 else last_exit)(batch)),)
@@ -35,17 +35,19 @@ class Alternating(Recipe):
 
 @dataclass(frozen=True)
 class LearnedExits(Recipe):
-    """Alternating with the learning-to-exit module; in the original the odd batches leave out the last exit."""
+    """Alternating with the learning-to-exit module; the original omits the last exit in odd batches."""
 
     name: ClassVar[str] = "berxit-lte"
     paper: ClassVar[str] = PAPER
-    about: ClassVar[str] = "alternating, and a module that learns how likely each exit is wrong (policy learned)"
+    description: ClassVar[str] = (
+        "berxit-alternating, plus a module that predicts how wrong each exit is (for the policy `learned`)"
+    )
     lte: ClassVar[bool] = True
 
-    with_last: bool = option(False, "odd batches train the last exit too")
+    with_last: bool = option(False, "train the last exit in odd batches too")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
         from offramp.training.recipes.losses import early_exits, joint, last_exit, lte
 
         def loss(batch: BatchOutputs, step: int) -> Tensor:
@@ -57,19 +59,19 @@ class LearnedExits(Recipe):
 
 @dataclass(frozen=True)
 class SelfDistillation(Recipe):
-    """The plain sum, and the last exit's softmax as a second label.
+    """The sum of all losses, with the last exit's probabilities as additional soft labels.
 
-    The original sums the second over a batch's rows, eight in its scripts; it weighs as much here in batches of any
-    size. Faithful is the sum itself, under which labels hardly count in a large batch.
+    The original sums the soft-label loss over the rows of a batch, eight in its scripts. Here it is scaled to the
+    same weight at any batch size. `faithful` uses the plain sum, which dominates the labels in large batches.
     """
 
     name: ClassVar[str] = "self-distillation"
     paper: ClassVar[str] = PAPER
-    about: ClassVar[str] = "joint, the last exit's probabilities as labels too"
-    needs_classes: ClassVar[bool] = True
+    description: ClassVar[str] = "joint, with the last exit's probabilities as additional soft labels"
+    single_label_only: ClassVar[bool] = True
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
         from offramp.training.recipes.losses import joint, summed_soft_labels
 
         size = None if self.faithful else self.published.batch_size

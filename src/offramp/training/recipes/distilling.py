@@ -1,4 +1,4 @@
-"""The options of recipes whose early exits learn from the last one (RomeBERT, arXiv:2101.09755)."""
+"""Options of recipes whose early exits are distilled from the last exit (RomeBERT, arXiv:2101.09755)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["Distilling"]
 
 @dataclass(frozen=True)
 class Distilling(Recipe):
-    """(1 − γ) times the early exits' own losses, γ times what the last exit asks of them."""
+    """(1 − γ) times the early exits' losses on the labels plus γ times their distillation loss."""
 
-    gamma: float = option(0.9, "the share of distillation in an exit's loss")
-    temperature: float = option(3.0, "softens teacher and exits alike")
+    gamma: float = option(0.9, "weight of distillation in an early exit's loss, from 0 to 1")
+    temperature: float = option(3.0, "distillation temperature, of teacher and students")
     reduction: str = option(
-        "elements", "the KL's mean, over rows × classes as the original or over rows", ("elements", "rows")
+        "elements", "average the KL over rows × classes (as the original) or over rows", ("elements", "rows")
     )
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
-            raise BadValue(f"gamma is {self.gamma}; it is a share from 0 to 1.")
+            raise BadValue(f"`gamma` must be between 0 and 1, got {self.gamma}.")
         if not self.temperature > 0:
-            raise BadValue(f"temperature is {self.temperature}; it is above 0.")
+            raise BadValue(f"`temperature` must be greater than 0, got {self.temperature}.")
         if self.reduction not in ("elements", "rows"):
-            raise BadValue(f"reduction is {self.reduction!r}; say elements or rows.")
+            raise BadValue(f"`reduction` must be elements or rows, got {self.reduction!r}.")
 
     def distillation(self, batch: BatchOutputs) -> Tensor:
-        """The early exits' part of the loss."""
+        """Return the loss of the early exits."""
         from offramp.training.recipes.losses import distillation
 
         return distillation(batch, self.gamma, self.temperature, self.reduction)

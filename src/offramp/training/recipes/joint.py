@@ -1,28 +1,28 @@
-"""All exits and the backbone together: the plain sum, PABEE, ElasticBERT, and backbone first."""
+"""Joint training of the backbone and all exits: plain sum, PABEE, ElasticBERT, and mixed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from offramp.training.recipes.recipe import Published, Recipe, Stage
+from offramp.training.recipes.recipe import PublishedSettings, Recipe, Stage
 
 if TYPE_CHECKING:
     from offramp.model.config import AdaptiveConfig
 
-__all__ = ["ElasticBert", "Joint", "Mixed", "Pabee"]
+__all__ = ["GradientEquilibrium", "Joint", "Mixed", "Pabee"]
 
 
 @dataclass(frozen=True)
 class Joint(Recipe):
-    """Every exit's loss, summed."""
+    """The sum of the losses of all exits."""
 
     name: ClassVar[str] = "joint"
-    about: ClassVar[str] = "backbone and exits together on the plain sum of the exits' losses"
-    published: ClassVar[Published] = Published(3, 32, 5e-5, 0.01, 0.1)
+    description: ClassVar[str] = "backbone and exits together, on the sum of the exits' losses"
+    published: ClassVar[PublishedSettings] = PublishedSettings(3, 32, 5e-5, 0.01, 0.1)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
         from offramp.training.recipes.losses import joint
 
         return (Stage("joint", lambda batch, step: joint(batch)),)
@@ -30,31 +30,33 @@ class Joint(Recipe):
 
 @dataclass(frozen=True)
 class Pabee(Recipe):
-    """Every exit's loss, deeper ones weighted more."""
+    """The losses of all exits, with larger weights for deeper exits."""
 
     name: ClassVar[str] = "pabee"
     paper: ClassVar[str] = "PABEE, NeurIPS 2020, arXiv:2006.04152"
-    about: ClassVar[str] = "joint, each exit's loss weighted by its number"
-    published: ClassVar[Published] = Published(5, 32, head="shared")
+    description: ClassVar[str] = "joint, with each exit's loss weighted by its index"
+    published: ClassVar[PublishedSettings] = PublishedSettings(5, 32, head="shared")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
-        from offramp.training.recipes.losses import by_depth
+        """Return a single stage."""
+        from offramp.training.recipes.losses import depth_weighted
 
-        return (Stage("joint", lambda batch, step: by_depth(batch)),)
+        return (Stage("joint", lambda batch, step: depth_weighted(batch)),)
 
 
 @dataclass(frozen=True)
-class ElasticBert(Recipe):
-    """The plain sum with gradient equilibrium: a layer gets the mean of the gradients of the exits behind it."""
+class GradientEquilibrium(Recipe):
+    """ElasticBERT: the sum of the losses, where each layer gets the mean of the gradients of the exits above it."""
 
     name: ClassVar[str] = "elasticbert"
     paper: ClassVar[str] = "ElasticBERT, NAACL 2022, arXiv:2110.07038"
-    about: ClassVar[str] = "joint with gradient equilibrium: no layer hears more of it than another"
-    published: ClassVar[Published] = Published(5, 32, 2e-5, 0.1, 0.06)
+    description: ClassVar[str] = (
+        "joint with gradient equilibrium: gradients are rescaled to the same magnitude in every layer"
+    )
+    published: ClassVar[PublishedSettings] = PublishedSettings(5, 32, 2e-5, 0.1, 0.06)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
         from offramp.training.recipes.losses import joint
 
         return (Stage("joint", lambda batch, step: joint(batch), equilibrium=True),)
@@ -62,18 +64,18 @@ class ElasticBert(Recipe):
 
 @dataclass(frozen=True)
 class Mixed(Recipe):
-    """The backbone first, then everything together."""
+    """The backbone with the last exit, then everything jointly."""
 
     name: ClassVar[str] = "mixed"
     paper: ClassVar[str] = "Kubaty et al., ICML 2025, arXiv:2407.14320"
-    about: ClassVar[str] = "the backbone with the last exit first, then joint"
-    published: ClassVar[Published] = Published(2, 32, 5e-5, 0.01, 0.1)
+    description: ClassVar[str] = "two stages: the backbone with the last exit, then joint"
+    published: ClassVar[PublishedSettings] = PublishedSettings(2, 32, 5e-5, 0.01, 0.1)
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """The backbone, then all."""
+        """Return the backbone's stage, then the joint stage."""
         from offramp.training.recipes.losses import joint, last_exit
 
         return (
-            Stage("backbone", lambda batch, step: last_exit(batch), with_risk_model_of="last"),
+            Stage("backbone", lambda batch, step: last_exit(batch), select_by="last"),
             Stage("joint", lambda batch, step: joint(batch)),
         )

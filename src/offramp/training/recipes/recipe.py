@@ -1,6 +1,6 @@
-"""What a recipe is: stages, each with a loss and the parameters that it trains.
+"""The base class of recipes: a recipe is a sequence of stages, each with a loss and the parameters it trains.
 
-Recipes are read for `--help` too, so these files load torch and the losses only when a stage is made.
+`--help` reads the recipes too, so these modules import torch and the losses only inside `stages`.
 """
 
 from __future__ import annotations
@@ -16,71 +16,72 @@ if TYPE_CHECKING:
     from offramp.model.config import AdaptiveConfig
     from offramp.training.recipes.losses import BatchOutputs
 
-__all__ = ["Published", "Recipe", "Stage", "option"]
+__all__ = ["PublishedSettings", "Recipe", "Stage", "option"]
 
 
-def everything(name: str) -> bool:
-    """Every parameter."""
+def all_parameters(name: str) -> bool:
+    """Select every parameter."""
     return True
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of the loop with an optimiser and a schedule of its own."""
+    """One run of the training loop, with its own optimizer and schedule."""
 
     name: str
-    loss: Callable[[BatchOutputs, int], Tensor]  # of a batch and its index within its epoch, from 0
-    trains: Callable[[str], bool] = everything  # by the parameter's name
-    freezes: bool = False  # the rest gets no gradient and is in evaluation mode
-    equilibrium: bool = False  # ElasticBERT's rescaled gradients
-    # RomeBERT's projection: the batch's loss in two parts, the reference first
-    parts: Callable[[BatchOutputs], tuple[Tensor, Tensor]] | None = None
-    gates: str = "on"  # a width model's: on; open: nothing is pruned; live: noisy and counting though they are frozen
-    from_states: bool = False  # heads alone, from the encoder's states, which are computed once
-    only_fresh: bool = False  # left out where the last head was trained already
-    with_risk_model_of: str = "mean"  # which score on dev chooses the checkpoint: the exits' mean, or the last exit's
+    loss: Callable[[BatchOutputs, int], Tensor]  # of a batch and its index within the epoch, from 0
+    trains: Callable[[str], bool] = all_parameters  # whether the parameter of this name is trained
+    freeze_others: bool = False  # the other parameters get no gradient and their modules are in evaluation mode
+    equilibrium: bool = False  # ElasticBERT's gradient equilibrium
+    # RomeBERT's gradient projection: the loss of a batch in two parts, the reference first
+    loss_parts: Callable[[BatchOutputs], tuple[Tensor, Tensor]] | None = None
+    # gates of a width model: on; open: nothing is pruned; live: sampled and part of the loss, though frozen
+    gates: str = "on"
+    from_states: bool = False  # train only the heads, on encoder states that are computed once
+    skip_if_trained: bool = False  # skipped if the last exit's head is trained already
+    select_by: str = "mean"  # dev score that selects the checkpoint: "mean" of the exits, or the "last" exit
 
 
 @dataclass(frozen=True)
-class Published:
-    """The settings that the authors' scripts used, or, where there are none, ours."""
+class PublishedSettings:
+    """Hyperparameters of the authors' scripts, or our defaults for recipes without any."""
 
     epochs: float = 3
     batch_size: int = 8
     learning_rate: float = 2e-5
     weight_decay: float = 0.0
-    warmup: float = 0.0  # steps; below 1 a share of all steps
+    warmup: float = 0.0  # steps; below 1, a fraction of all steps
     max_length: int = 128
-    head: str = "pooler"  # on the first token
+    head: str = "pooler"  # with pooling="first"
 
 
-def option(default: Any, about: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A recipe's option: the command line, its help and `--recipe list` are made from this."""
-    return field(default=default, metadata={"help": about, "choices": choices})
+def option(default: Any, description: str, choices: tuple[str, ...] | None = None) -> Any:
+    """Return a dataclass field for a recipe option; `--help` and `--recipe list` are built from it."""
+    return field(default=default, metadata={"help": description, "choices": choices})
 
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """A way to train exits; a subclass's fields are its options."""
+    """A way to train exits. The dataclass fields of a subclass are its options."""
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
-    about: ClassVar[str]
-    published: ClassVar[Published] = Published()
-    only_last: ClassVar[bool] = False  # the model has no early exits
+    description: ClassVar[str]
+    published: ClassVar[PublishedSettings] = PublishedSettings()
+    single_exit: ClassVar[bool] = False  # the model has only the last exit
     lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
-    needs_classes: ClassVar[bool] = False  # it is for answers that are one class
+    single_label_only: ClassVar[bool] = False  # supports single-label classification only
 
-    faithful: bool = option(False, "train as the original did, quirks and all")
+    faithful: bool = option(False, "train exactly as the original implementation, including its quirks")
 
     def width(self) -> dict[str, Any] | None:
-        """The gates that its models get; None: none."""
+        """Return the config of the gates to add to the model, or None."""
         return None
 
-    def gate_rate(self, usual: float) -> float | None:
-        """The gates' own learning rate, which has no schedule; None: they learn like the rest."""
+    def gate_learning_rate(self, learning_rate: float) -> float | None:
+        """Return the constant learning rate of the gates; None trains them like the other parameters."""
         return None
 
     @abstractmethod
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """What is trained, one after the other; `task` is the benchmark's name where there is one."""
+        """Return the stages in order; `task` is the benchmark task's name, if any."""

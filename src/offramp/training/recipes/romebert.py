@@ -1,4 +1,4 @@
-"""RomeBERT: one stage, the last exit teaches the others, and conflicting gradients are taken apart."""
+"""RomeBERT: one stage in which the last exit teaches the early exits, optionally with projected gradients."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ if TYPE_CHECKING:
 
 __all__ = ["RomeBert", "RomeBertProjected"]
 
-FINAL_FIRST = ("mnli", "qqp")  # the tasks whose reference is the last exit's gradient in the original
+FINAL_REFERENCE_TASKS = ("mnli", "qqp")  # where the original uses the last exit's gradient as the reference
 REFERENCES = ("auto", "final", "early")
 
 
 @dataclass(frozen=True)
 class RomeBert(Distilling):
-    """Self-distillation: ℓ_L + Σ (1 − γ) ℓ_i + γ T² KL(last ‖ exit i), all parameters together."""
+    """Self-distillation: ℓ_L + Σ (1 − γ) ℓ_i + γ T² KL(last ‖ exit i), training all parameters."""
 
     name: ClassVar[str] = "romebert-sd"
     paper: ClassVar[str] = "RomeBERT, 2021, arXiv:2101.09755"
-    about: ClassVar[str] = "all together; the last exit teaches the others"
+    description: ClassVar[str] = "backbone and exits together; the early exits are distilled from the last exit"
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One."""
+        """Return a single stage."""
 
         def loss(batch: BatchOutputs, step: int) -> Tensor:
-            final, early = self._halves(batch)
+            final, early = self._final_and_early_loss(batch)
             return final + early
 
         return (Stage("joint", loss),)
 
-    def _halves(self, batch: BatchOutputs) -> tuple[Tensor, Tensor]:
-        """The last exit's loss, and the early exits'."""
+    def _final_and_early_loss(self, batch: BatchOutputs) -> tuple[Tensor, Tensor]:
         from offramp.training.recipes.losses import last_exit
 
         return last_exit(batch), self.distillation(batch)
@@ -47,27 +46,29 @@ class RomeBert(Distilling):
 
 @dataclass(frozen=True)
 class RomeBertProjected(RomeBert):
-    """With gradient regularisation: of the two gradients one is the reference, and the other gives way to it."""
+    """Self-distillation with gradient regularization: conflicting gradients are projected onto a reference."""
 
     name: ClassVar[str] = "romebert-sd-gr"
-    about: ClassVar[str] = "romebert-sd, conflicting gradients of last and early exits projected"
+    description: ClassVar[str] = "romebert-sd, with conflicting gradients of the last and the early exits projected"
 
-    reference: str = option("auto", "whose gradient stays; auto: final for mnli and qqp, else early", REFERENCES)
+    reference: str = option(
+        "auto", "gradient that is not projected; auto means final for mnli and qqp, else early", REFERENCES
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reference not in REFERENCES:
-            raise BadValue(f"reference is {self.reference!r}; say auto, final or early.")
+            raise BadValue(f"`reference` must be auto, final or early, got {self.reference!r}.")
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
-        """One, its loss in two parts."""
+        """Return a single stage with its loss in two parts."""
         (stage,) = super().stages(config, task)
         reference = self.reference
         if reference == "auto":
-            reference = "final" if task in FINAL_FIRST else "early"
+            reference = "final" if task in FINAL_REFERENCE_TASKS else "early"
 
-        def parts(batch: BatchOutputs) -> tuple[Tensor, Tensor]:
-            final, early = self._halves(batch)
+        def loss_parts(batch: BatchOutputs) -> tuple[Tensor, Tensor]:
+            final, early = self._final_and_early_loss(batch)
             return (final, early) if reference == "final" else (early, final)
 
-        return (Stage(stage.name, stage.loss, parts=parts),)
+        return (Stage(stage.name, stage.loss, loss_parts=loss_parts),)

@@ -1,0 +1,133 @@
+"""Stage 2: select the fastest exits by their cost on this machine, and test the guarantee on separate texts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from offramp.adaptation.alternatives import suggest_alternatives
+from offramp.adaptation.folder import write_model
+from offramp.adaptation.plan import AdaptPlan, NoGuarantee
+from offramp.calibration.choice import CalibrationOptions, choose_with_guarantee, policies_for
+from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.run import bind_policy, build_evidence
+from offramp.calibration.tuning.choosing import (
+    candidates,
+    describe_candidate,
+    describe_costs,
+    suggest_larger_risk,
+    with_risk_model,
+)
+from offramp.calibration.tuning.costs import measure
+from offramp.calibration.tuning.search import Candidate
+from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.traces.trace import Trace
+from offramp.exports.options import ExportOptions, Texts
+from offramp.model.adaptive import AdaptiveModel
+from offramp.policies.grids import grid
+from offramp.runtimes import RUNTIMES
+from offramp.training.imitation.new_exits import keep_exits
+
+__all__ = ["ExitSelection", "select_exits"]
+
+logger = logging.getLogger("offramp")
+
+MIN_SPEEDUP = 1.02  # counted in layers; a smaller speedup counts as none
+NUM_SCALE_TEXTS, NUM_CHECKED_TEXTS, NUM_TIMED_TEXTS = 256, 512, 512
+
+
+@dataclass(frozen=True)
+class ExitSelection:
+    """The layers of the selected exits, and a trace of the texts that the guarantee was tested on."""
+
+    layers: tuple[int, ...]
+    trace: Trace
+
+
+def select_exits(plan: AdaptPlan) -> ExitSelection:
+    """Write the model with the fastest exits and its guarantee; raise `NoGuarantee` if there are none."""
+    return _select_exported(plan) if RUNTIMES[plan.options.tuning.backend].runs_graphs else _select_in_torch(plan)
+
+
+def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
+    tuning, data, points = plan.options.tuning, plan.rows(plan.splits.selection), plan.model.exits.points
+    if tuning.threads is not None:
+        torch.set_num_threads(tuning.threads)
+    runner = plan.model.runner()
+    trace = obtain_trace(runner, data, plan.trace_file("choice"))
+    policy = grid(policies_for(tuning.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[0]
+    costs = measure(runner, runner.stepper, data.rows.texts[:NUM_TIMED_TEXTS], tuning.batch, policy)
+    early = range(len(points) - 1)
+    ranked = candidates(trace, plan.guarantee, costs, tuning, early)
+    layers = [point.layer for point in points]
+    best = [describe_candidate(candidate, layers) for candidate in ranked[:3]]
+    logger.info("%s", "\n".join([describe_costs(costs), *best]))
+    if not ranked:
+        hints = suggest_larger_risk(trace, plan.guarantee, costs, tuning, early)
+        raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
+    selected = [points[index].layer for index in ranked[0].exit_indices]
+    trace = _test_and_write(plan, keep_exits(plan.model, selected), ranked[0])
+    return ExitSelection(tuple(selected), trace)
+
+
+def _select_exported(plan: AdaptPlan) -> ExitSelection:
+    """Select the exits of an export, whose graphs are written into the model folder."""
+    from offramp.calibration.tuning.run import calibrate_and_store, search_exits, with_exits
+    from offramp.exports.exporter import Exporter
+
+    tuning, full_folder = plan.options.tuning, plan.work.folder / "all"
+    options = ExportOptions(tuning.backend, plan.options.int8, force=True, threads=tuning.threads)
+    # no texts that the guarantee is tested on
+    texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
+    plan.model.save_pretrained(full_folder)
+    plan.model.name_or_path = str(full_folder)
+    exporter = Exporter(plan.model, texts, options)
+    exported = exporter.make()
+    best = search_exits(exporter, exported, plan.rows(plan.splits.selection), plan.guarantee, tuning)
+    if best is None:
+        raise NoGuarantee(_explain_no_exits(plan))
+    layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
+    model = keep_exits(plan.model, layers)
+    try:
+        _test_and_write(plan, model, best)  # for torch, which can also run the folder
+    except NoGuarantee as err:
+        logger.warning("No guarantee for the torch backend: %s", err)
+        write_model(plan, model)
+    model.name_or_path = str(plan.new_folder)
+    outcome = calibrate_and_store(
+        Exporter(model, texts, with_exits(options, exported, layers)),
+        best,
+        plan.rows(plan.splits.test),
+        plan.guarantee,
+        plan.origin,
+        tuning,
+        plan.trace_file("export"),
+        plan.options.output,
+    )
+    if outcome.policy is None or outcome.trace is None:
+        raise NoGuarantee(outcome.sentence)
+    return ExitSelection(tuple(layers), outcome.trace)
+
+
+def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> Trace:
+    """Test the guarantee on separate texts, then write the model with its policy, guarantee and card."""
+    runner, data = model.runner(), plan.rows(plan.splits.test)
+    test_trace = obtain_trace(runner, data, plan.trace_file("test"))
+    trace = with_risk_model(test_trace, best.policy)
+    policy, choice = choose_with_guarantee(trace, plan.guarantee, CalibrationOptions((best.policy.name,)), plan.origin)
+    if policy is None or (choice["speedup"] is not None and choice["speedup"] < MIN_SPEEDUP):
+        alternatives = suggest_alternatives(trace, plan.guarantee, best.policy.name)
+        raise NoGuarantee(f"{choice['sentence']} {alternatives} Use other texts if you try again.")
+    evidence = build_evidence(choice, policy, trace, plan.options.output)
+    config, evidence_text = bind_policy(runner, policy, evidence)
+    model.config.policy, model.config.calibrated = config.policy, config.calibrated
+    model.config.max_tokens = config.max_tokens
+    write_model(plan, model, evidence_text)
+    return test_trace
+
+
+def _explain_no_exits(plan: AdaptPlan) -> str:
+    guarantee = plan.guarantee.describe(plan.model.config.answer_type)
+    return f"No early exits satisfy the guarantee ({guarantee}) on the {len(plan.splits.selection):,} selection texts."

@@ -1,0 +1,62 @@
+"""Stage 1: train early exits to imitate the last exit, on stored encoder states."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from tqdm import tqdm
+
+from offramp.adaptation.plan import AdaptPlan
+from offramp.errors import BadInput
+from offramp.training.imitation.heads import imitate
+from offramp.training.imitation.states import States, record_states
+
+__all__ = ["train_exits"]
+
+logger = logging.getLogger("offramp")
+
+
+def train_exits(plan: AdaptPlan) -> None:
+    """Train the early exits of the plan's model; steps that an interrupted run has finished are loaded."""
+    states = _load_or_record_states(plan)
+    _check_predictions(plan, states)
+    _load_or_train_heads(plan, states)
+
+
+def _load_or_record_states(plan: AdaptPlan) -> States:
+    states = plan.work.load_states()
+    if states is None:
+        logger.info("Running the encoder of %s once over the training texts.", plan.model_name)
+        states = record_states(plan.model, plan.splits.training, plan.work.folder)
+        plan.work.save_states(states)
+    return states
+
+
+def _check_predictions(plan: AdaptPlan, states: States) -> None:
+    """Raise if the model predicts the same for all texts."""
+    config = plan.model.config
+    predictions = config.answer_type.answers(states.teacher.numpy())
+    if config.answer_type.is_constant(predictions):
+        prediction = config.answer_type.format(predictions[0], config.labels)
+        raise BadInput(f"{plan.model_name} predicts {prediction} for all texts, so there is nothing to learn.")
+
+
+def _load_or_train_heads(plan: AdaptPlan, states: States) -> None:
+    model = plan.model
+    heads = [model.exits.at(point) for point in model.exits.points[:-1]]
+    weights = plan.work.load_heads()
+    if weights is None:
+        start = time.monotonic()
+        with tqdm(total=100, unit=" %", desc="exits", delay=2, leave=False, disable=None) as bar:
+
+            def on_progress(fraction: float, loss: float) -> None:
+                bar.update(int(100 * fraction) - bar.n)
+
+            epochs = imitate(heads, states, model.config.answer_type, plan.options.imitation, on_progress)
+        seconds = time.monotonic() - start
+        logger.info("Trained %d early exits: %.1f epochs, %.0f s.", len(heads), epochs, seconds)
+        last = f"{model.config.num_layers}."
+        weights = {key: value for key, value in model.exits.state_dict().items() if not key.startswith(last)}
+        plan.work.save_heads(weights)
+    model.exits.load_state_dict(weights, strict=False)  # the last exit is already the model's

@@ -1,0 +1,127 @@
+"""Input data of the Python API: a file, a list of texts or a table, with or without labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from offramp.data.reading import Source, Text, format_names, infer_format, read_column_names, read_texts
+from offramp.data.source import check_file, missing_pair_message, text_columns
+from offramp.errors import BadInput
+
+__all__ = ["InputData", "check_exists", "is_table", "resolve_input"]
+
+
+@dataclass(frozen=True)
+class InputData:
+    """Texts and optional labels, in a file or in memory."""
+
+    source: Source  # its name for messages and its columns
+    texts: list[Text] | None = None  # in memory; None: in the file
+    table: Any = None  # in memory: a pandas DataFrame or a Hugging Face dataset
+    labels: Sequence[Any] | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in memory instead of in a file."""
+        return self.texts is not None or self.table is not None
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return self.source.name
+
+    def columns(self) -> list[str] | None:
+        """Return the column names; None if the rows are plain texts."""
+        if self.table is not None:
+            return _column_names(self.table)
+        return None if self.texts is not None else read_column_names(self.source)
+
+    def read(self, inputs: Sequence[str] | None = None) -> Iterator[Text]:
+        """Yield the texts; `inputs` are the columns that the model was trained on."""
+        source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
+        if self.texts is not None:
+            return iter(self.texts)
+        return read_texts(source) if self.table is None else _table_texts(self.table, source)
+
+
+def resolve_input(
+    texts: Any,
+    labels: Sequence[Any] | None = None,
+    *,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    input_format: str | None = None,
+    header: bool = True,
+) -> InputData:
+    """Return the input data for a file name, a list or iterator of texts and pairs, a column, or a table."""
+    if isinstance(texts, str | os.PathLike):
+        file = os.fspath(texts)
+        if labels is not None:
+            raise BadInput("`labels=` is only for texts in memory; labels in a file go in a column.")
+        return InputData(Source(file, input_format or infer_format(file), text_column, pair_column, header))
+    source = Source("texts", "memory", text_column, pair_column)
+    label_list = None if labels is None else labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    if _column_names(texts) is not None:
+        if label_list is not None and len(label_list) != len(texts):
+            raise BadInput(f"Got {len(texts):,} rows and {len(label_list):,} labels; the numbers must match.")
+        return InputData(source, table=texts, labels=label_list)
+    if text_column is not None or pair_column is not None:
+        raise BadInput("`text_column=` and `pair_column=` are only for files and tables, not for a list of texts.")
+    text_list = [_check_text(text, number) for number, text in enumerate(_check_iterable(texts), 1)]
+    if label_list is not None and len(label_list) != len(text_list):
+        raise BadInput(f"Got {len(text_list):,} texts and {len(label_list):,} labels; the numbers must match.")
+    return InputData(source, text_list, labels=label_list)
+
+
+def check_exists(data: InputData) -> None:
+    """Raise if the data is a file that does not exist."""
+    if not data.in_memory:
+        check_file(data.source)
+
+
+def _check_iterable(texts: Any) -> Iterable[Any]:
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
+        raise BadInput(f"`texts` must be a file name, or a list or iterator of texts, got {texts!r:.60}.")
+    return texts
+
+
+def _check_text(text: Any, number: int) -> Text:
+    if isinstance(text, str):
+        return str(text)
+    if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return str(text[0]), str(text[1])
+    raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")
+
+
+def _column_names(table: Any) -> list[str] | None:
+    """Return the columns of a pandas DataFrame or a Hugging Face dataset; None for anything else."""
+    names = getattr(table, "column_names", None)
+    if names is None and hasattr(table, "columns") and hasattr(table, "iloc"):
+        names = list(table.columns)
+    return None if not isinstance(names, list) else [str(name) for name in names]
+
+
+def is_table(texts: Any) -> bool:
+    """Whether `texts` is a table with columns instead of a list of texts."""
+    return _column_names(texts) is not None
+
+
+def _column(table: Any, name: str) -> list[Any]:
+    """Return a column by name; the column names of a DataFrame may be numbers."""
+    keys = {str(key): key for key in getattr(table, "column_names", None) or table.columns}
+    return list(table[keys[name]])
+
+
+def _table_texts(table: Any, source: Source) -> Iterator[Text]:
+    names = _column_names(table) or []
+    text, pair = text_columns(source, names)
+    if text is None or text not in names:
+        raise BadInput(f"The table has the columns {format_names(names)}; use `text_column=` to name the text column.")
+    if pair is None and len(source.inputs or ()) == 2:
+        raise BadInput(f"The table has the columns {format_names(names)}; {missing_pair_message(source)}")
+    first_texts = _column(table, text)
+    rows: Iterable[Any] = first_texts if pair is None else zip(first_texts, _column(table, pair), strict=True)
+    return (_check_text(row, number) for number, row in enumerate(rows, 1))
