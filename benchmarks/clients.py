@@ -1,9 +1,9 @@
-"""Foreign clients against a real server: KServe's and Triton's of the Open Inference Protocol, curl, schemathesis.
+"""Third-party clients against a real server: KServe and Triton (Open Inference Protocol), curl, schemathesis.
 
     python benchmarks/clients.py MODEL [--work DIR]
 
-The clients come from the package index into an environment of their own (WORK, a temporary folder unless given). Ends
-with 1 when one of them could not talk to the server, or schemathesis found a 5xx or a reply unlike the document.
+The clients are installed from PyPI into a separate environment (WORK, by default a temporary folder). The exit code is
+1 if a client fails, or if schemathesis finds a 5xx response or one that does not match the OpenAPI schema.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 async def main(url, name):
     client = InferenceRESTClient(RESTConfig(protocol="v2", retries=1, timeout=30))
     assert await client.is_server_ready(url) and await client.is_model_ready(url, name)
-    asked = InferRequest(model_name=name, infer_inputs=[InferInput("text", [2], "BYTES", data=TEXTS)])
-    print([(one.name, one.data) for one in (await client.infer(url, asked, model_name=name)).outputs])
+    request = InferRequest(model_name=name, infer_inputs=[InferInput("text", [2], "BYTES", data=TEXTS)])
+    print([(output.name, output.data) for output in (await client.infer(url, request, model_name=name)).outputs])
 asyncio.run(main(*sys.argv[1:]))
 """
 TRITON = """
@@ -41,11 +41,12 @@ from tritonclient import http
 url, name = sys.argv[1:]
 client = http.InferenceServerClient(url.removeprefix("http://"))
 assert client.is_server_live() and client.is_model_ready(name)
-asked = http.InferInput("text", [2], "BYTES")
-asked.set_data_from_numpy(np.array(TEXTS, dtype=object), binary_data=False)
-wanted = [http.InferRequestedOutput(one, binary_data=False) for one in ("label", "score", "exit_layer")]
-reply = client.infer(name, [asked], outputs=wanted)
-print([(one, reply.as_numpy(one).tolist()) for one in ("label", "score", "exit_layer")])
+inputs = http.InferInput("text", [2], "BYTES")
+inputs.set_data_from_numpy(np.array(TEXTS, dtype=object), binary_data=False)
+names = ("label", "score", "exit_layer")
+outputs = [http.InferRequestedOutput(output, binary_data=False) for output in names]
+response = client.infer(name, [inputs], outputs=outputs)
+print([(output, response.as_numpy(output).tolist()) for output in names])
 """
 ROUTES = {
     "/": {"inputs": TEXTS},
@@ -56,7 +57,7 @@ ROUTES = {
 
 
 def environment(folder: Path) -> Path:
-    """A Python with the clients."""
+    """Return a Python interpreter with the clients installed."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -65,7 +66,7 @@ def environment(folder: Path) -> Path:
 
 
 def main() -> None:
-    """All of them, one after the other."""
+    """Run all clients."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "offramp-clients")
@@ -74,14 +75,14 @@ def main() -> None:
     command = [sys.executable, "-m", "offramp", "serve", args.model, "--port", "0", "--name", "model"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        found = re.search(r"http://\S+:\d+", server.stdout.readline() if server.stdout else "")
-        assert found is not None, "the server did not start"
-        url = found[0]
+        match = re.search(r"http://\S+:\d+", server.stdout.readline() if server.stdout else "")
+        assert match is not None, "the server did not start"
+        url = match[0]
         subprocess.run(["curl", "--silent", "--retry", "20", "--retry-all-errors", f"{url}/ready"], check=True)
         print()
         for route, body in ROUTES.items():
-            place = url + route.format(name="model")
-            subprocess.run(["curl", "--silent", "--fail", place, "--data", json.dumps(body)], check=True)
+            address = url + route.format(name="model")
+            subprocess.run(["curl", "--silent", "--fail", address, "--data", json.dumps(body)], check=True)
             print()
         for code in (KSERVE, TRITON):
             subprocess.run([str(python), "-c", f"TEXTS = {TEXTS!r}\n{code}", url, "model"], check=True)

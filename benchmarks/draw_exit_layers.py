@@ -12,7 +12,7 @@ __all__ = ["draw_exit_layers"]
 
 
 def draw_exit_layers(file: Path, names: list[str], shares: NDArray[np.float64], label: str) -> None:
-    """Draw the share of texts at every layer, (models, layers), in percent; a layer of 0 % everywhere is left out."""
+    """Draw the share of texts at every layer, (models, layers), in percent."""
     depth = shares.shape[1]
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.34 * len(names)), layout="constrained")
     colours = plt.get_cmap("viridis")(np.linspace(0.95, 0.1, depth))
@@ -29,7 +29,8 @@ def draw_exit_layers(file: Path, names: list[str], shares: NDArray[np.float64], 
     axes.set(xlim=(0, 100))
     axes.set_xlabel(label, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    legend = {"fontsize": 7, "title_fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False}
-    axes.legend(title="exit layer", ncols=2 if depth > 6 else 1, **legend)
+    legend = axes.legend(title="exit layer", ncols=2 if depth > 6 else 1, fontsize=7, title_fontsize=8, frameon=False)
+    legend.set_loc("upper left")
+    legend.set_bbox_to_anchor((1, 1))
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)

@@ -1,10 +1,10 @@
-"""How much of the computed speedup is really there: measured ÷ computed, per batch size.
+"""How much of the computed speedup is measured: measured ÷ computed, by batch size.
 
-A random encoder, so that quality plays no part; every text's exit layer is drawn beforehand, uniformly over
-the exits, and forced. The policy computes its entropies all the same, so that the decision is paid for.
-All contestants share the encoder's weights, get the same length-sorted batches, tokenise inside the clock,
-and take turns on every batch; a batch's time is the median of its repeats. `limit` is the ratio that the same
-layers reach alone, without a head or a decision.
+The encoder has random weights, and each text's exit layer is drawn uniformly over the exits and forced, so that the
+result does not depend on a task. The policy still computes its entropies, so that the cost of the decision is included.
+All models share the encoder's weights and the same length-sorted batches, tokenization is timed, and the models take
+turns on every batch; a batch's time is the median of its repeats. `limit` is the ratio that the layers alone reach,
+without heads and decisions.
 
     python benchmarks/exit_efficiency.py [--texts FILE] [--heads pooler] [--json FILE]
 """
@@ -40,24 +40,24 @@ from setting import Texts, make_tokenizer, read_texts
 
 @dataclass(frozen=True)
 class Forced(Policy):
-    """The entropy policy with a threshold per row and exit, so that each row leaves where it was drawn to."""
+    """The entropy policy with a threshold per row and exit, so that each row exits where it was drawn to."""
 
     name: ClassVar[str] = "forced"
     thresholds: Tensor  # (rows, exits)
 
-    def step(self, said: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
+    def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare each row's entropy with its own threshold."""
         thresholds = self.thresholds if memory is None else memory["thresholds"]
-        return said.answer_type.entropy(said.logits) < thresholds[:, said.exit - 1], {"thresholds": thresholds}
+        return output.answer_type.entropy(output.logits) < thresholds[:, output.exit - 1], {"thresholds": thresholds}
 
 
 def thresholds_for(layers: Tensor, exits: Sequence[int]) -> Tensor:
-    """Beyond any entropy at the exit that was drawn, below any elsewhere."""
+    """Return thresholds above any entropy at the drawn exit, and below any entropy elsewhere."""
     return torch.where(layers[:, None] == torch.tensor(exits), 1e9, -1.0)
 
 
 def make_plain(args: argparse.Namespace) -> BertForSequenceClassification:
-    """An ordinary Hugging Face classifier with random weights."""
+    """Return an ordinary Hugging Face classifier with random weights."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=8000,
@@ -70,7 +70,7 @@ def make_plain(args: argparse.Namespace) -> BertForSequenceClassification:
 
 
 def make_adaptive(plain: BertForSequenceClassification, heads: str, layers: Sequence[int]) -> AdaptiveModel:
-    """Exits on the same encoder: the very same weights in memory."""
+    """Return a model with exits that shares the encoder's weights in memory."""
     pooling = "first" if heads == "pooler" else "mean"
     config = AdaptiveConfig(backbone=plain.config, exits=[ExitSpec(layer, heads, pooling) for layer in layers])
     model = AdaptiveModel(config).eval()
@@ -78,14 +78,14 @@ def make_adaptive(plain: BertForSequenceClassification, heads: str, layers: Sequ
     return model
 
 
-Contestant = Callable[[dict[str, Tensor], Tensor], Tensor]
+Entry = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
-def contestants(
+def entries(
     plain: BertForSequenceClassification, models: dict[str, AdaptiveModel], thresholds: dict[str, Tensor]
-) -> dict[str, Contestant]:
-    """Who runs: the plain model twice, and for each set of exits never, forced, and the layers alone."""
-    runs: dict[str, Contestant] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
+) -> dict[str, Entry]:
+    """Return the functions to time: the plain model twice, and for each set of exits never, forced, and layers only."""
+    runs: dict[str, Entry] = {name: lambda batch, rows: plain(**batch).logits for name in ("plain", "plain again")}
     for name, model in models.items():
         runs[f"never {name}"] = partial(_never, model)
         runs[f"adaptive {name}"] = partial(_forced, model, thresholds[name])
@@ -102,47 +102,47 @@ def _forced(model: AdaptiveModel, thresholds: Tensor, batch: dict[str, Tensor], 
 
 
 def _layers_only(model: AdaptiveModel, drawn: Tensor, batch: dict[str, Tensor], rows: Tensor) -> Tensor:
-    """The same rows through the same layers without heads or decisions: what the loop cannot beat."""
+    """Run the same rows through the same layers without heads or decisions: an upper bound for the loop."""
     stepper = model.stepper
-    leaves_at = drawn[rows].int().argmax(1).numpy() + 1  # the number of the exit that was drawn
+    exit_numbers = drawn[rows].int().argmax(1).numpy() + 1  # of the drawn exits
     state = stepper.embed(Batch.from_tensors(**batch))
     for point in stepper.exits:
         state = stepper.family.step(stepper.encoder, state, point.layer)
-        stay = np.flatnonzero(leaves_at > point.number)
-        if len(stay) == 0:
+        remaining = np.flatnonzero(exit_numbers > point.number)
+        if len(remaining) == 0:
             break
-        if len(stay) < len(leaves_at):
-            state, leaves_at = stepper.keep(state, stay), leaves_at[stay]
+        if len(remaining) < len(exit_numbers):
+            state, exit_numbers = stepper.keep(state, remaining), exit_numbers[remaining]
     return state.hidden
 
 
 def race(
-    runs: dict[str, Contestant],
+    runs: dict[str, Entry],
     tokenizer: PreTrainedTokenizerFast,
     texts: Texts,
     order: Tensor,
     batch: int,
     repeats: int,
 ) -> dict[str, float]:
-    """Texts per second of each contestant: they take turns on every batch; per batch the median of its repeats."""
-    cuts = [order[start : start + batch] for start in range(0, len(order), batch)]
+    """Return texts per second of each entry; entries take turns, and a batch's time is the median of its repeats."""
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     names = list(runs)
-    seconds: dict[str, list[list[float]]] = {name: [[] for _ in cuts] for name in names}
+    seconds: dict[str, list[list[float]]] = {name: [[] for _ in batches] for name in names}
     for repeat in range(-1, repeats):  # one round to warm up
-        for number, rows in enumerate(cuts):
-            chosen = [texts[row] for row in rows.tolist()]
+        for number, rows in enumerate(batches):
+            batch_texts = [texts[row] for row in rows.tolist()]
             turn = (number + repeat) % len(names)
             for name in names[turn:] + names[:turn]:
                 start = time.perf_counter()
-                encoded = tokenizer(chosen, padding=True, return_tensors="pt")
+                encoded = tokenizer(batch_texts, padding=True, return_tensors="pt")
                 runs[name](dict(encoded), rows)
                 if repeat >= 0:
                     seconds[name][number].append(time.perf_counter() - start)
-    return {name: len(order) / sum(map(statistics.median, took)) for name, took in seconds.items()}
+    return {name: len(order) / sum(map(statistics.median, times)) for name, times in seconds.items()}
 
 
 def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict[str, float]:
-    """One line of the result."""
+    """Return one row of the result."""
     return {
         "batch": batch,
         "plain": speed["plain"],
@@ -156,37 +156,37 @@ def row(batch: int, speed: dict[str, float], name: str, computed: float) -> dict
 
 
 def show(title: str, rows: Sequence[dict[str, float]]) -> None:
-    """The table."""
+    """Print the table."""
     print(f"\n{title}")
     names = ("plain/s", "again/s", "never/s", "adapt/s", "never", "computed", "measured", "ratio", "limit")
     print(f"{'batch':>5}" + "".join(f"{name:>10}" for name in names))
-    for one in rows:
-        speeds = [one[key] for key in ("plain", "plain_again", "never", "adaptive")]
-        ratios = [one["never"] / one["plain"], one["computed_speedup"], one["measured_speedup"]]
-        ratios.append(one["measured_speedup"] / one["computed_speedup"])
-        ratios.append(one["layers_only"] / one["plain"] / one["computed_speedup"])
+    for result in rows:
+        speeds = [result[key] for key in ("plain", "plain_again", "never", "adaptive")]
+        ratios = [result["never"] / result["plain"], result["computed_speedup"], result["measured_speedup"]]
+        ratios.append(result["measured_speedup"] / result["computed_speedup"])
+        ratios.append(result["layers_only"] / result["plain"] / result["computed_speedup"])
         line = "".join(f"{speed:>10.1f}" for speed in speeds) + "".join(f"{ratio:>10.3f}" for ratio in ratios)
-        print(f"{one['batch']:>5}{line}")
+        print(f"{result['batch']:>5}{line}")
 
 
 def main() -> None:
-    """Parse, race, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, help="one text per line (Python's documentation)")
-    parser.add_argument("--count", type=int, default=256, help="how many texts (%(default)s)")
+    parser.add_argument("--texts", type=Path, help="one text per line (default: Python's documentation)")
+    parser.add_argument("--count", type=int, default=256, help="number of texts (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=384)
     parser.add_argument(
         "--heads",
         choices=["linear", "pooler"],
         default="linear",
-        help="ours or the originals'",
+        help="offramp's default or the originals' (default: %(default)s)",
     )
-    parser.add_argument("--batches", default="1,8,32,64", help="batch sizes (%(default)s)")
+    parser.add_argument("--batches", default="1,8,32,64", help="batch sizes (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
@@ -220,8 +220,8 @@ def main() -> None:
     rows: list[dict[str, float]] = []
     rows_few: list[dict[str, float]] = []
     with torch.inference_mode():
-        for batch in (int(one) for one in args.batches.split(",")):
-            speed = race(contestants(plain, models, thresholds), tokenizer, texts, order, batch, args.repeats)
+        for batch in map(int, args.batches.split(",")):
+            speed = race(entries(plain, models, thresholds), tokenizer, texts, order, batch, args.repeats)
             rows.append(row(batch, speed, "all", computed["all"]))
             rows_few.append(row(batch, speed, "few", computed["few"]))
     show(f"exits on all {args.layers} layers", rows)

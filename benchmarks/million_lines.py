@@ -1,7 +1,7 @@
-"""Memory of `offramp predict` on a long file: a million lines, against ten thousand.
+"""Memory of `offramp predict` on a file with a million lines, compared with ten thousand.
 
-A tiny random model, so that reading, sorting, batching and writing are what is measured. The command runs as a
-user would run it, in a process of its own; its peak memory is the system's own count.
+The model is tiny and random, so that mostly reading, sorting, batching and writing are measured. The command runs in a
+separate process; its peak memory is measured by the operating system.
 
     python benchmarks/million_lines.py [--lines 1000000] [--json FILE]
 """
@@ -29,25 +29,25 @@ from setting import make_tokenizer, read_texts
 
 
 def make_model(folder: Path, texts: list[str]) -> None:
-    """Two layers of 32, exits on both."""
+    """Save a model with two layers of hidden size 32 and an exit on each."""
     torch.manual_seed(0)
-    shape = BertConfig(
+    backbone = BertConfig(
         vocab_size=8000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
-    model = AdaptiveModel(AdaptiveConfig(backbone=shape, policy=Patience(1).to_dict()))
+    model = AdaptiveModel(AdaptiveConfig(backbone=backbone, policy=Patience(1).to_dict()))
     model.tokenizer = make_tokenizer(texts)
     model.save_pretrained(folder)
 
 
 def write_lines(file: Path, texts: list[str], lines: int) -> None:
-    """The texts again and again."""
+    """Write the texts repeatedly until the file has this many lines."""
     with file.open("w", encoding="utf-8") as out:
         for line in range(lines):
             out.write(texts[line % len(texts)] + "\n")
 
 
 def run(model: Path, file: Path, answers: Path) -> dict[str, float]:
-    """Run the command; seconds and peak memory in MB."""
+    """Run the command; return seconds and peak memory in MB."""
     command = [
         sys.executable,
         "-m",
@@ -63,12 +63,12 @@ def run(model: Path, file: Path, answers: Path) -> dict[str, float]:
     process = subprocess.Popen(command)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"offramp predict ended with {status}")
+        raise SystemExit(f"offramp predict failed with status {status}")
     return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
 
 
 def main() -> None:
-    """Measure short and long."""
+    """Measure a short and a long file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)

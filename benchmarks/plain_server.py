@@ -1,4 +1,4 @@
-"""What people would write instead: a full-depth int8 graph behind FastAPI, a few lines.
+"""A baseline: a minimal FastAPI server with a full-depth int8 graph in ONNX Runtime.
 
 python benchmarks/plain_server.py GRAPH.onnx MODEL --port 8001
 """
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 
 def main() -> None:
-    """Serve."""
+    """Run the server."""
     parser = argparse.ArgumentParser()
     parser.add_argument("graph")
     parser.add_argument("model")
@@ -26,18 +26,18 @@ def main() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = args.threads
     session = onnxruntime.InferenceSession(args.graph, options)
-    names = [one.name for one in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     app = FastAPI()
 
     @app.post("/")
     def classify(body: dict[str, Any]) -> list[list[dict[str, float]]]:
         texts = body["inputs"] if isinstance(body["inputs"], list) else [body["inputs"]]
-        made = tokenizer(texts, padding=True, truncation=True, max_length=128, return_tensors="np")
-        feed = {"input_ids": made["input_ids"].astype(np.int64), "mask": made["attention_mask"].astype(bool)}
+        encoded = tokenizer(texts, padding=True, truncation=True, max_length=128, return_tensors="np")
+        feed = {"input_ids": encoded["input_ids"].astype(np.int64), "mask": encoded["attention_mask"].astype(bool)}
         logits = session.run(["logits"], {name: value for name, value in feed.items() if name in names})[0]
-        chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        return [[{"score": float(score)} for score in row] for row in chances]
+        probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        return [[{"score": float(score)} for score in row] for row in probabilities]
 
     @app.get("/ready")
     def ready() -> str:

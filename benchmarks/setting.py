@@ -1,4 +1,4 @@
-"""What benchmarks share: real texts that every machine has, and a tokenizer for them."""
+"""Shared by the benchmarks: real texts that every machine has, and a tokenizer for them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Texts = list[str]
 
 
 def built_in_texts() -> Texts:
-    """Sentences of Python's own documentation, which every Python carries."""
+    """Return sentences of the documentation that is part of every Python installation."""
     prose = " ".join(" ".join(pydoc_data.topics.topics.values()).split())
     sentences = [sentence.strip() for sentence in re.split(r"(?<=[.!?]) ", prose)]
     return [sentence for sentence in sentences if 20 <= len(sentence) <= 300 and sentence.isascii()]
 
 
 def read_texts(file: Path | None, count: int) -> Texts:
-    """`count` texts spread evenly over the file (one text per line) or over the built-in ones."""
+    """Return `count` texts, evenly spaced in the file (one text per line) or in the built-in texts."""
     lines = built_in_texts() if file is None else [line for line in file.read_text("utf-8").split("\n") if line.strip()]
     step = max(1, len(lines) // count)
     return lines[::step][:count]
 
 
 def make_tokenizer(texts: Texts) -> PreTrainedTokenizerFast:
-    """A WordPiece vocabulary of the texts themselves."""
+    """Train a WordPiece tokenizer on the texts."""
     trainer = BertWordPieceTokenizer()
     trainer.train_from_iterator(texts, vocab_size=8000, show_progress=False)
     return PreTrainedTokenizerFast(

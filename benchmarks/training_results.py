@@ -37,7 +37,7 @@ RESULTS = HERE / "results" / "training"
 
 # the sketch's settings, for every recipe alike, so that only the recipe differs
 COMMON = ["--batch-size", "32", "--warmup", "0.1", "--weight-decay", "0.01"]
-LIKE_THE_SKETCH = ["--learning-rate", "5e-5", "--head-learning-rate", "5e-5", *COMMON]
+PROTOTYPE_OPTIONS = ["--learning-rate", "5e-5", "--head-learning-rate", "5e-5", *COMMON]
 # with our default for bare heads, which came out of the runs above (see docs/results/quality.md)
 QUICK_HEADS = ["--learning-rate", "5e-5", "--head-learning-rate", "1e-3", *COMMON]
 GENTLE = ["--learning-rate", "2e-5", "--head-learning-rate", "1e-3", *COMMON]
@@ -72,14 +72,14 @@ class Run:
 def minilm(recipe: str, seed: int = 42, variant: str = "") -> Run:
     """All of GLUE SST-2, one epoch; `mixed` has half an epoch per stage, so that it costs as much as the others."""
     options = ["--epochs", "0.5,0.5" if recipe == "mixed" else "1", "--max-length", "64", "--save-every", "500"]
-    options += ["--select", "none", *(QUICK_HEADS if variant else LIKE_THE_SKETCH)]
+    options += ["--select", "none", *(QUICK_HEADS if variant else PROTOTYPE_OPTIONS)]
     return Run(f"minilm-sst2-{recipe}{variant}-{seed}", MINILM, "sst-2", recipe, options, seed)
 
 
 def mpnet(recipe: str, variant: str = "") -> Run:
     """20,000 rows of GLUE SST-2, two epochs."""
     options = ["--epochs", "2", "--max-length", "64", "--train-rows", "20000", "--save-every", "200"]
-    options += ["--select", "none", *(GENTLE if variant else LIKE_THE_SKETCH)]
+    options += ["--select", "none", *(GENTLE if variant else PROTOTYPE_OPTIONS)]
     return Run(f"mpnet-sst2-{recipe}{variant}-42", "all-mpnet-base-v2", "sst-2", recipe, options)
 
 

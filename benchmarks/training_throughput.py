@@ -148,7 +148,12 @@ def prepare(folder: str, recipe: str, updates: int, place: Path) -> TrainingRun:
         select="none",
     )
     task = Task("own", ("acc",))
-    return TrainingRun(settings, make_recipe(recipe), build_model(settings, make_recipe(recipe), task), Data(task, rows, rows, {"dev": rows}))
+    return TrainingRun(
+        settings,
+        make_recipe(recipe),
+        build_model(settings, make_recipe(recipe), task),
+        Data(task, rows, rows, {"dev": rows}),
+    )
 
 
 def rounds(folder: str, recipe: str, updates: int, count: int) -> Iterator[tuple[float, float]]:

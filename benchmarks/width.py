@@ -120,7 +120,9 @@ def force(model: AdaptiveModel, rows: int, share: float, draw: torch.Generator) 
     assert model.gates is not None
     width, total = model.gates.width, torch.zeros(rows, 2)
     for layer in range(1, LAYERS + 1):
-        for place, (gate, times) in enumerate(zip(model.gates.of_layer(layer), (width.head_group, width.block), strict=True)):
+        for place, (gate, times) in enumerate(
+            zip(model.gates.of_layer(layer), (width.head_group, width.block), strict=True)
+        ):
             mask = (torch.rand(rows, gate.expand.out_features, generator=draw) < share).float()
             gate.mask = lambda logits, mask=mask: mask  # type: ignore[method-assign, misc]
             total[:, place] += mask.sum(1) * times

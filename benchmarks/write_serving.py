@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from load import draw
+
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "serve.md"
 NAMES = {"offramp, leaving early": "offramp, early exits", "offramp, never": "offramp, full depth"}
@@ -21,6 +23,7 @@ def read(name: str) -> dict[str, Any] | None:
 def load(result: dict[str, Any]) -> list[str]:
     """Return the section about latency and goodput of the three servers."""
     servers = {NAMES.get(name, name): server for name, server in result["servers"].items()}
+    draw(servers, result["limit"])
     limit = f"{1000 * result['limit']:.0f} ms"
     head = f"| server | capacity | goodput at p99 ≤ {limit} | " + " | ".join(
         f"{share} × capacity: p50 / p95 / p99" for share in (0.3, 0.6, 0.9, 1.1)

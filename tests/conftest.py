@@ -5,9 +5,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # tiny models: a second thread only waits; here and in the processes that tests start
-)
+os.environ["OMP_NUM_THREADS"] = "1"  # tiny models gain nothing from threads; also for the processes that tests start
 
 import gc
 import importlib
@@ -19,9 +17,9 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    """What is loaded now stays: every training ends with a full collection, which need not walk the libraries."""
+    """Exclude the imported libraries from garbage collection, which runs after every training."""
     if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
-        return  # the workers run the tests
+        return  # pytest-xdist: the workers run the tests
     importlib.import_module("transformers.trainer")
     gc.collect()
     gc.freeze()
@@ -29,7 +27,7 @@ def pytest_runtestloop(session):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A tiny fine-tuned classifier per family, as its own library saved it, with a tokenizer."""
+    """A tiny fine-tuned classifier per family, saved by transformers, with a tokenizer."""
     from tests.tiny import FAMILY_NAMES, save_classifier
 
     root = tmp_path_factory.mktemp("classifiers")
@@ -38,7 +36,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory) -> dict[str, Path]:
-    """A tiny bare encoder per family."""
+    """A tiny encoder without a head per family."""
     from tests.tiny import FAMILY_NAMES, save_encoder
 
     root = tmp_path_factory.mktemp("encoders")
@@ -55,7 +53,7 @@ def glue(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory) -> Path:
-    """A GLUE folder with a larger small SST-2: enough rows to calibrate on."""
+    """A GLUE folder with an SST-2 that has enough rows for calibration."""
     from tests.reviews import write_glue
 
     return write_glue(tmp_path_factory.mktemp("reviews"), train=1200, dev=120)
@@ -63,7 +61,7 @@ def reviews(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, encoders, reviews) -> Path:
-    """A tiny model whose exits learnt something, not all alike, with its checkpoints; copy it to write into it."""
+    """A tiny trained model whose exits differ, with its checkpoints; copy it before changing it."""
     from offramp.training.run import train
     from tests.reviews import settings
 
@@ -79,14 +77,15 @@ def model(tmp_path_factory):
     from tests.tiny import adaptive
 
     root = tmp_path_factory.mktemp("cli")
-    made = adaptive("bert", root / "encoder", num_labels=3, policy="patience:1", labels=["no", "perhaps", "yes"])
-    made.save_pretrained(root / "model")
+    labels = ["no", "perhaps", "yes"]
+    tiny = adaptive("bert", root / "encoder", num_labels=3, policy="patience:1", labels=labels)
+    tiny.save_pretrained(root / "model")
     return str(root / "model")
 
 
 @pytest.fixture
 def copied(model, tmp_path):
-    """The same model in a folder that may be broken."""
+    """A copy of the same model that tests may change."""
     return Path(shutil.copytree(model, tmp_path / "broken"))
 
 
@@ -99,7 +98,7 @@ def texts(tmp_path):
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """With tiny models threads only wait for one another."""
+    """Use one thread; tiny models gain nothing from more."""
     import torch
 
     before = torch.get_num_threads()
@@ -110,7 +109,7 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def browser():
-    """One headless Chromium for all tests of pages."""
+    """A headless Chromium, shared by all tests of pages."""
     selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install offramp[dev])")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not chromium or not driver:

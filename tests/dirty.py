@@ -1,4 +1,4 @@
-"""Data files as people have them: torn, in another encoding, wrongly quoted, under another name; made by seed."""
+"""Damaged data files, generated from a seed: truncated, wrongly encoded or quoted, under odd names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 from tests import odd_labels
 from tests.reviews import rows
 
-PIPE = 60_000  # bytes that a pipe holds
-HUGE = 3_000_000  # characters of a cell that is too long for anybody
+PIPE_BYTES = 60_000  # capacity of a pipe
+HUGE = 3_000_000  # characters of a cell that is too long
 TEXTS = ["", " ", "\t", 'say "good"', '"', "a, b, c", "a\tb", "one\ntwo", "one\r\ntwo", "\r", "a\0b", "\0", "a\u2028b"]
 TEXTS += ["a\x85b", "\ufeffgood", "é", "💥", "العربية", "e\u0301" * 50, "nan", "=1+1", "[]", "{}", '{"text": 1}', "'"]
 TEXTS += ["<b>bold</b></script>", "\x1b[31mred", "%s %d {0}", "\\", "good " * 3000, "\u200b", "\x7f", "[CLS] [SEP]"]
@@ -32,31 +32,31 @@ HEADERS += [["text", "no", "perhaps", "yes"], ["text", "label "], ["1", "2"], ["
 
 @dataclass
 class Dirty:
-    """A file, how it came about, and options that may go with it."""
+    """A damaged file and how it was generated."""
 
     name: str
-    told: str
-    kind: str
+    description: str
+    format: str
     columns: list[str]
     content: bytes
-    rows: int | None  # where nothing was done to them
+    rows: int | None  # None if the rows may be damaged
 
 
 # -- rows ----------------------------------------------------------------------------------------
 
 
 def _texts(chance: random.Random, count: int) -> list[Any]:
-    made: list[Any] = [text for text, _ in rows(count, chance.randint(0, 9))]
-    if made and chance.random() < 0.4:
+    texts: list[Any] = [text for text, _ in rows(count, chance.randint(0, 9))]
+    if texts and chance.random() < 0.4:
         for row in chance.sample(range(count), min(count, chance.choice([1, 1, 3, 20]))):
-            made[row] = chance.choice(TEXTS)
-    if made and chance.random() < 0.03:
-        made[-1] = "good film " * (HUGE // 10)
-    return made
+            texts[row] = chance.choice(TEXTS)
+    if texts and chance.random() < 0.03:
+        texts[-1] = "good film " * (HUGE // 10)
+    return texts
 
 
 def _cells(header: list[str], text: str, label: Any) -> list[Any]:
-    """A row for that header."""
+    """Return a row for this header."""
     by_name = {"text": text, "sentence": text, "texte": text, "label": label, "étiquette": label}
     return [by_name.get(name.strip().casefold(), row) for row, name in enumerate(header)]
 
@@ -105,8 +105,11 @@ def _as_json(table: list[list[Any]], chance: random.Random) -> tuple[str, str]:
     if how == "one array":
         return json.dumps(objects), how
     if how == "pretty":
-        return "\n".join(json.dumps(one, indent=1) for one in objects), how
-    lines = [repr(one) if how == "Python's" else json.dumps(one, ensure_ascii=chance.random() < 0.5) for one in objects]
+        return "\n".join(json.dumps(record, indent=1) for record in objects), how
+    lines = [
+        repr(record) if how == "Python's" else json.dumps(record, ensure_ascii=chance.random() < 0.5)
+        for record in objects
+    ]
     return "\n".join(lines) + "\n", how
 
 
@@ -119,32 +122,32 @@ FORMATS: dict[str, tuple[str, Callable[[list[list[Any]], random.Random], tuple[s
 
 
 def _as_parquet(table: list[list[Any]], chance: random.Random) -> tuple[bytes, str]:
-    """Columns of the types that Parquet has; those that Arrow refuses are written as text."""
+    """Write columns of random Parquet types; cells that Arrow cannot convert are written as text."""
     import pyarrow as pa
     from pyarrow import parquet
 
     header, body = table[0], table[1:]
-    kinds: list[Any] = [None, pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
-    kinds += [pa.null(), pa.int8(), pa.float16(), pa.bool_(), pa.list_(pa.string()), pa.timestamp("ns"), pa.date32()]
-    arrays, told = [], []
-    for place, _ in enumerate(header):
-        cells = [row[place] for row in body]
-        kind = chance.choice(kinds) if chance.random() < 0.25 else None
+    types: list[Any] = [None, pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
+    types += [pa.null(), pa.int8(), pa.float16(), pa.bool_(), pa.list_(pa.string()), pa.timestamp("ns"), pa.date32()]
+    arrays, type_names = [], []
+    for column, _ in enumerate(header):
+        cells = [row[column] for row in body]
+        column_type = chance.choice(types) if chance.random() < 0.25 else None
         try:
-            arrays.append(pa.array(cells, kind))
+            arrays.append(pa.array(cells, column_type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             arrays.append(pa.array([str(cell).encode("utf-8", "replace").decode() for cell in cells], pa.string()))
-        told.append(str(arrays[-1].type))
-    named = {
+        type_names.append(str(arrays[-1].type))
+    metadata = {
         b"huggingface": chance.choice([b"", b"{", b"[]", b'{"info": {"features": {"label": {"names": ["a", 1]}}}}'])
     }
-    made = pa.Table.from_arrays(arrays, names=header)
+    result = pa.Table.from_arrays(arrays, names=header)
     out = io.BytesIO()
-    parquet.write_table(made.replace_schema_metadata(named) if chance.random() < 0.2 else made, out)
-    return out.getvalue(), ", ".join(told)
+    parquet.write_table(result.replace_schema_metadata(metadata) if chance.random() < 0.2 else result, out)
+    return out.getvalue(), ", ".join(type_names)
 
 
-# -- what happens to bytes -----------------------------------------------------------------------
+# -- damage to the bytes ----------------------------------------------------------------------
 
 
 def _ragged(text: bytes, chance: random.Random) -> bytes:
@@ -165,8 +168,8 @@ def _zipped(content: bytes) -> bytes:
 
 def _flipped(content: bytes, chance: random.Random) -> bytes:
     changed = bytearray(content)
-    for place in chance.sample(range(len(changed)), min(len(changed), 5)):
-        changed[place] = chance.randrange(256)
+    for index in chance.sample(range(len(changed)), min(len(changed), 5)):
+        changed[index] = chance.randrange(256)
     return bytes(changed)
 
 
@@ -206,7 +209,7 @@ MANGLES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 }
 
 
-# -- where it lies -------------------------------------------------------------------------------
+# -- file names and locations -----------------------------------------------------------------
 
 
 ODD_NAMES = ["with space.csv", "é💥.csv", "-dash.csv", "new\nline.csv", "\udcff.csv", "a,b.csv", "%s.csv", "UPPER.CSV"]
@@ -227,7 +230,7 @@ ELSEWHERE += ["hf://x", "https://example.org/x.csv", "data/*.csv", "/dev/zero", 
 
 
 def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
-    """The same content under another name, behind a link, not to be read; or another thing altogether."""
+    """Move the file, link to it, make it unreadable, or return another path."""
     how = chance.choice(
         ["named", "named", "link", "dangling", "loop", "folder", "unreadable", "locked", "elsewhere", "fed"]
     )
@@ -254,23 +257,23 @@ def _moved(file: Path, chance: random.Random) -> tuple[str, str]:
 
 
 def _feed(file: Path, content: bytes) -> None:
-    """A pipe with the content in it, as `<(cat FILE)` gives one, under a name that tells its format."""
+    """Replace the file by a pipe with its content, as `<(cat FILE)` does; the name shows the format."""
     reading, writing = os.pipe()
-    os.write(writing, content[:PIPE])
+    os.write(writing, content[:PIPE_BYTES])
     os.close(writing)
     file.unlink()
     file.symlink_to(f"/dev/fd/{reading}")
 
 
-def _often(content: bytes, ending: str) -> tuple[bytes, int]:
-    """Rows again and again, for a pipe: more than a reader takes at once; and how often."""
+def _repeated(content: bytes, ending: str) -> tuple[bytes, int]:
+    """Repeat the rows so that a reader needs several reads; return also the number of repetitions."""
     head, end, body = content.partition(b"\n") if ending in (".csv", ".tsv") else (b"", b"", content)
-    times = PIPE // (2 * len(body)) if ending != ".parquet" and body else 1
+    times = PIPE_BYTES // (2 * len(body)) if ending != ".parquet" and body else 1
     return head + end + body * times, times
 
 
 def mangled(file: Path, chance: random.Random) -> tuple[str, str]:
-    """A file with something done to its bytes, or to a few of its cells."""
+    """Damage the bytes or a few cells of a file; return its name and what was done."""
     how = chance.choice([*MANGLES, *["cells"] * 10])
     if how in MANGLES:
         file.write_bytes(MANGLES[how](file.read_bytes(), chance))
@@ -284,33 +287,33 @@ def mangled(file: Path, chance: random.Random) -> tuple[str, str]:
 
 
 def _table(chance: random.Random, odd: bool) -> tuple[list[list[Any]], str]:
-    """A header and rows; odd are either the labels or the rest."""
+    """Return a header with rows, and a description; `odd` selects odd labels, else the rest is odd."""
     count = chance.choice([0, 1, 2, 3, 12, 60, 60, 60, 60, 60])
-    labels, told = odd_labels.column(chance, count) if odd else (odd_labels.usual(count), f"{count} rows")
+    labels, description = odd_labels.column(chance, count) if odd else (odd_labels.usual(count), f"{count} rows")
     header = ["text", "label"] if odd or chance.random() < 0.6 else chance.choice(HEADERS)
     texts = [text for text, _ in rows(count, 5)] if odd else _texts(chance, count)
-    return [header, *(_cells(header, text, label) for text, label in zip(texts, labels, strict=True))], told
+    return [header, *(_cells(header, text, label) for text, label in zip(texts, labels, strict=True))], description
 
 
 def write_dirty(folder: Path, chance: random.Random, labels: str = "usual", moves: bool = True) -> Dirty:
-    """A file in that folder; `labels` are usual or odd."""
-    table, told = _table(chance, odd := labels == "odd")
-    kind = chance.choice(["csv", "csv", "jsonl", "jsonl", "parquet"] if odd else ["csv"] * 4 + [*FORMATS, "parquet"])
-    if kind == "parquet":
+    """Write a damaged file into the folder; `labels` is "usual" or "odd"."""
+    table, description = _table(chance, odd := labels == "odd")
+    format = chance.choice(["csv", "csv", "jsonl", "jsonl", "parquet"] if odd else ["csv"] * 4 + [*FORMATS, "parquet"])
+    if format == "parquet":
         ending, (content, how) = ".parquet", _as_parquet(table, chance)
     else:
-        ending, write = FORMATS[kind]
+        ending, write = FORMATS[format]
         text, how = write(table, chance)
         content = text.encode("utf-8", "surrogatepass")
-    told = f"{kind} {table[0]} {how}, {told}"
-    whole = (
+    description = f"{format} {table[0]} {how}, {description}"
+    is_intact = (
         "\n" not in "".join(table[0])
-        and (kind == "parquet" or how in ("objects", r"quoted '\n'", r"all '\r\n'"))
-        and len(content) < PIPE
+        and (format == "parquet" or how in ("objects", r"quoted '\n'", r"all '\r\n'"))
+        and len(content) < PIPE_BYTES
     )
     if not odd and chance.random() < 0.35:
         mangle = chance.choice([*MANGLES])
-        content, told, whole = MANGLES[mangle](content, chance), f"{told}, {mangle}", False
+        content, description, is_intact = MANGLES[mangle](content, chance), f"{description}, {mangle}", False
     folder.mkdir(exist_ok=True)
     file = folder / f"dirty{ending}"
     file.write_bytes(content)
@@ -318,8 +321,8 @@ def write_dirty(folder: Path, chance: random.Random, labels: str = "usual", move
     times = 1
     if moves and not odd and chance.random() < 0.2:
         name, where = _moved(file, chance)
-        told, whole = f"{told}, {where}", whole and where == "through a pipe"
+        description, is_intact = f"{description}, {where}", is_intact and where == "through a pipe"
         if where == "through a pipe":
-            content, times = _often(content, ending)
+            content, times = _repeated(content, ending)
             _feed(file, content)
-    return Dirty(name, told, kind, table[0], content, times * (len(table) - 1) if whole else None)
+    return Dirty(name, description, format, table[0], content, times * (len(table) - 1) if is_intact else None)

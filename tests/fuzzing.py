@@ -112,7 +112,7 @@ def _wrong_rows(case: Case, outcome: Outcome) -> list[str]:
         count = (predictions.read_text("utf-8") if predictions.is_file() else outcome.out).count("\n")
     else:
         return []
-    warned = "were skipped" in outcome.err
+    warned = ": skipped " in outcome.err
     return [] if count == case.rows or warned else [f"{case.rows} rows in the input, {count} in the result"]
 
 

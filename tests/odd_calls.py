@@ -179,7 +179,7 @@ TARGETS: dict[str, Callable[[], str]] = {
     "around": lambda: "data/../out",
     "nothing": lambda: "",
     "a dash": lambda: "-",
-    "a hidden one": lambda: ".out",
+    "a hidden path": lambda: ".out",
 }
 DEVICES = {"the null device": "/dev/null", "a full disk": "/dev/full"}
 GLUE = ["predict", "model", "glue/SST-2/dev.tsv", "--format", "glue", "--task", "sst-2"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.dirty import FORMATS, Dirty, mangled, write_dirty
 from tests.odd_calls import odd_options, odd_output
 from tests.odd_world import EVALUATE, MODELS, ONE_STEP, USUAL, model_of
-from tests.tampering import edit_json, tamper_json, tamper_model, tamper_settings, tamper_trace, tear
+from tests.tampering import corrupt, edit_json, tamper_json, tamper_model, tamper_settings, tamper_trace
 
 CALIBRATED = ("config.json", "calibration.json", "README.md")  # files that calibrate replaces in a model
 
@@ -76,14 +76,14 @@ def data_predict(chance: random.Random) -> Case:
     if chance.random() < 0.4:
         call += ["--output", chance.choice(["out.jsonl", "out.tsv"])]
     call += ["--all-scores"] if chance.random() < 0.2 else []
-    return Case(call, dirty.told, rows=_rows(dirty, call))
+    return Case(call, dirty.description, rows=_rows(dirty, call))
 
 
 def data_evaluate(chance: random.Random, labels: str = "usual") -> Case:
     """Rows to evaluate on."""
     dirty = write_dirty(Path.cwd() / "dirty", chance, labels)
     call = ["evaluate", model_of(chance), "--file", dirty.name, *EVALUATE, "-o", "out", *_reading(dirty, chance)]
-    return Case(call, dirty.told, rows=_rows(dirty, call))
+    return Case(call, dirty.description, rows=_rows(dirty, call))
 
 
 def data_calibrate(chance: random.Random, labels: str = "usual") -> Case:
@@ -92,7 +92,7 @@ def data_calibrate(chance: random.Random, labels: str = "usual") -> Case:
     goal = chance.choice([["--risk", "0.4"], ["--speedup", "1.5"], ["--risk-type", "accuracy", "--risk", "0.4"]])
     call = ["calibrate", model_of(chance), "--file", dirty.name, *goal, *_reading(dirty, chance)]
     call += ["--temperature"] if chance.random() < 0.1 else []
-    return Case(call, dirty.told)
+    return Case(call, dirty.description)
 
 
 def data_train(chance: random.Random, labels: str = "usual") -> Case:
@@ -109,7 +109,7 @@ def data_train(chance: random.Random, labels: str = "usual") -> Case:
         call += ["--calibration-split", "0"]
     if chance.random() < 0.1:
         call += chance.choice([["--class-weights", "balanced"], ["--label-smoothing", "0.1"], ["--metric", "f1"]])
-    return Case([*call, *ONE_STEP], dirty.told)
+    return Case([*call, *ONE_STEP], dirty.description)
 
 
 def data_of_a_task(chance: random.Random) -> Case:
@@ -120,7 +120,7 @@ def data_of_a_task(chance: random.Random) -> Case:
         name, description = mangled(Path(official[task]), chance)
     else:
         dirty = write_dirty(Path.cwd() / "dirty", chance)
-        name, description = dirty.name, dirty.told
+        name, description = dirty.name, dirty.description
     if chance.random() < 0.15:
         name, description = mangled(Path("reference.csv"), chance)
         return Case(["compare", "run", "other-run", "--elue-reference", name], description)
@@ -165,7 +165,7 @@ def standard_streams(chance: random.Random) -> Case:
         "model",
         "-",
         "--input-format",
-        dirty.kind,
+        dirty.format,
         *_reading(dirty, chance, labels=False, formats=False),
     ]
     stdout = chance.choice(["captured"] * 3 + ["full", "closed", "unread", "latin-1"])
@@ -173,7 +173,7 @@ def standard_streams(chance: random.Random) -> Case:
         call = chance.choice(
             [call, *(list(USUAL[name]) for name in USUAL), ["--help"], ["--version"], ["info", "no/such"]]
         )
-    return Case(call, f"{dirty.told}, standard output {stdout}", stdin=content, stdout=stdout)
+    return Case(call, f"{dirty.description}, standard output {stdout}", stdin=content, stdout=stdout)
 
 
 # -- tampered files ----------------------------------------------------------------------
@@ -196,7 +196,7 @@ def tampered_backbone(chance: random.Random) -> Case:
     else:
         file = chance.choice(sorted(Path(folder).iterdir()))
         edits = file.suffix == ".json" and chance.random() < 0.8
-        description = f"{file.name} {edit_json(file, chance) if edits else tear(file, chance)}"
+        description = f"{file.name} {edit_json(file, chance) if edits else corrupt(file, chance)}"
     if folder == "checkpoint":
         return Case(list(USUAL["convert"]), description)
     call = list(USUAL["train"])
@@ -230,9 +230,8 @@ def tampered_run(chance: random.Random) -> Case:
     """An interrupted run to resume."""
     files = [path for path in sorted(Path("begun").rglob("*")) if path.is_file()]
     file = chance.choice(files)
-    description = (
-        f"{file}: {edit_json(file, chance) if file.suffix == '.json' and chance.random() < 0.6 else tear(file, chance)}"
-    )
+    edits = file.suffix == ".json" and chance.random() < 0.6
+    description = f"{file}: {edit_json(file, chance) if edits else corrupt(file, chance)}"
     return Case(["train", "--config", "config.yaml", "--resume"], description, writes=["begun"])
 
 

@@ -1,4 +1,4 @@
-"""Label columns of every odd kind that people have, made by seed."""
+"""Odd label columns of many kinds, generated from a seed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 NAMES = ["no", "perhaps", "yes"]
-SURE = ["good", "bad", "so so"]
+OTHER_NAMES = ["good", "bad", "so so"]
 
 
-def _several(chance: random.Random, most: int = 3) -> list[str]:
-    return chance.sample(NAMES, chance.randint(0, most))
+def _subset(chance: random.Random, max_size: int = 3) -> list[str]:
+    return chance.sample(NAMES, chance.randint(0, max_size))
 
 
 def _flags(chance: random.Random, width: int = 3) -> list[int]:
@@ -23,7 +23,7 @@ Draw = Callable[[random.Random, int], Any]  # a label for a row, by its number
 
 KINDS: dict[str, Draw] = {
     "names": lambda chance, i: NAMES[i % 3],
-    "other names": lambda chance, i: SURE[i % 3],
+    "other names": lambda chance, i: OTHER_NAMES[i % 3],
     "numbers": lambda chance, i: i % 3,
     "numbers with a point": lambda chance, i: [0.0, 1.0, 2.0][i % 3],
     "values": lambda chance, i: round(chance.uniform(-2, 7), 3),
@@ -41,16 +41,16 @@ KINDS: dict[str, Draw] = {
     "cases and spaces": lambda chance, i: chance.choice(["yes", "Yes ", " YES", "no", "NO", "Perhaps"]),
     "spellings of one": lambda chance, i: chance.choice(["1", "1.0", "01", "1e0", " 1", "0", "-0", "0.00", "+2", 2]),
     "yes and no": lambda chance, i: chance.choice([True, False, "true", "False", 1, 0]),
-    "lists": lambda chance, i: _several(chance),
-    "lists as text": lambda chance, i: str(_several(chance)),
-    "lists as JSON": lambda chance, i: json.dumps(_several(chance)),
-    "joined": lambda chance, i: chance.choice([";", "|", ","]).join(_several(chance)),
+    "lists": lambda chance, i: _subset(chance),
+    "lists as text": lambda chance, i: str(_subset(chance)),
+    "lists as JSON": lambda chance, i: json.dumps(_subset(chance)),
+    "joined": lambda chance, i: chance.choice([";", "|", ","]).join(_subset(chance)),
     "joined with holes": lambda chance, i: chance.choice(["no;;yes", ";", "yes;", ";no", "no; yes ;no", "no;yes"]),
     "ones and zeros": lambda chance, i: _flags(chance),
     "ones and zeros as text": lambda chance, i: str(_flags(chance)),
     "ones and zeros of many widths": lambda chance, i: _flags(chance, chance.randint(0, 5)),
     "ones and zeros beside names": lambda chance, i: chance.choice([_flags(chance), "yes", ["no"]]),
-    "lists of lists": lambda chance, i: [[_several(chance)], 3][: chance.randint(0, 2)],
+    "lists of lists": lambda chance, i: [[_subset(chance)], 3][: chance.randint(0, 2)],
     "lists of nothing": lambda chance, i: chance.choice([[], [None], [""], ["yes", None], "[]", "[None]"]),
     "lists of all kinds": lambda chance, i: chance.choice([[1, "a"], [0.5], [True], [1, 1], [float("nan")], [{}]]),
     "objects": lambda chance, i: {"name": NAMES[i % 3]},
@@ -72,17 +72,17 @@ ROWS = (1, 2, 3, 5, 12, 60, 60, 60)
 
 
 def column(chance: random.Random, rows: int) -> tuple[list[Any], str]:
-    """Labels for so many rows, of one kind or with a few of another, and how they are called."""
+    """Return labels of one kind, possibly with a few of another, and their description."""
     kind = chance.choice([*KINDS])
-    made = [KINDS[kind](chance, row) for row in range(rows)]
+    labels = [KINDS[kind](chance, row) for row in range(rows)]
     if chance.random() < 0.25 and rows:
         other = chance.choice([*KINDS])
         for row in chance.sample(range(rows), min(rows, chance.choice([1, 1, 3]))):
-            made[row] = KINDS[other](chance, row)
-        return made, f"labels: {kind}, some {other}"
-    return made, f"labels: {kind}"
+            labels[row] = KINDS[other](chance, row)
+        return labels, f"labels: {kind}, some {other}"
+    return labels, f"labels: {kind}"
 
 
 def usual(rows: int) -> list[Any]:
-    """The classes of the model that most cases have."""
+    """Return labels from the classes of the model that most cases use."""
     return [NAMES[row % 3] for row in range(rows)]

@@ -1,4 +1,4 @@
-"""Small questions about small contexts, made of the tiny tokenizer's words."""
+"""Short questions and contexts from the words of the tiny tokenizer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tests.tiny import WORDS
 
 
 def contexts_and_questions(count: int, seed: int = 0, longest: int = 60) -> list[tuple[str, str, str, int]]:
-    """(question, context, answer, its start); contexts of different lengths, some longer than a window."""
+    """Return (question, context, answer, start) tuples; some contexts are longer than a window."""
     random_ = random.Random(seed)
-    made = []
+    questions = []
     for _ in range(count):
         words = random_.choices(WORDS, k=random_.randint(4, longest))
         first = random_.randrange(len(words))
         answer = words[first : first + random_.randint(1, 3)]
         start = len(" ".join(words[:first])) + (1 if first else 0)
-        made.append((f"was {answer[0]} {random_.choice(WORDS)}", " ".join(words), " ".join(answer), start))
-    return made
+        questions.append((f"was {answer[0]} {random_.choice(WORDS)}", " ".join(words), " ".join(answer), start))
+    return questions
 
 
 def write_squad(file: Path, count: int, seed: int = 0, unanswerable: int = 0) -> Path:
-    """An official file with two questions per paragraph; the first `unanswerable` questions have no answer."""
+    """Write an official file with two questions per paragraph; the first `unanswerable` questions have no answer."""
     rows = contexts_and_questions(count, seed)
     paragraphs = []
     for number, (question, context, answer, start) in enumerate(rows):

@@ -1,7 +1,7 @@
-"""What somebody edited, cut short or put in a file's place: folders, traces and results, made by seed.
+"""Fuzzing of files: model folders, traces and results that are edited, truncated or replaced at random, by seed.
 
-`python -m tests.tampering --count 600` runs the commands on that many of them and prints each that did not end as it
-should: with code 0 or 2 (calibrate also 1), no traceback, every line on standard error ours, nothing else touched.
+`python -m tests.tampering --count 600` runs the commands on that many of them and prints each violation. A command must
+exit with code 0 or 2 (calibrate also 1), without a traceback, print only offramp's messages, and change no other file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # as tests/conftest.py has it, before the libraries are imported
+if __name__ == "__main__":  # as in tests/conftest.py, before the libraries are imported
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import numpy as np
@@ -36,7 +36,7 @@ from tests.tiny import FAMILY_NAMES, adaptive
 
 LABELS = ["no", "perhaps", "yes"]
 DEEP = json.loads("[" * 400 + "]" * 400)
-# what stands in a field's place: other types, other ranges, and what only looks right
+# replacement values of fields: other types, other ranges, and values that only look right
 VALUES: list[Any] = [None, True, False, 0, 1, -1, 3, 0.5, -2.5, 10**9, 10**30, 1e308, float("nan"), float("inf")]
 VALUES += [
     "",
@@ -55,7 +55,7 @@ VALUES += [
     {"0": "x"},
     DEEP,
 ]
-TORN = {
+CORRUPTIONS = {
     "is empty": lambda content: b"",
     "is cut in the middle": lambda content: content[: len(content) // 2],
     "lacks its end": lambda content: content[:-1],
@@ -68,54 +68,57 @@ TORN = {
     "is an empty object": lambda content: b"{}",
     "is deep": lambda content: b"[" * 100_000,
     "is a long number": lambda content: b'{"a": ' + b"9" * 5000 + b"}",
-    "is said twice": lambda content: content + content,
+    "is repeated": lambda content: content + content,
 }
 
 
-# -- one change ----------------------------------------------------------------------------------
+# -- single changes ------------------------------------------------------------------------------
 
 
-def places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every field of a JSON value, nested ones too, as the way to it."""
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in inner:
-        yield (*before, key)
-        yield from places(value, (*before, key))
+def field_paths(tree: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every field of a JSON value, including nested ones."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (*prefix, key)
+        yield from field_paths(value, (*prefix, key))
 
 
-def put(tree: Any, way: tuple[Any, ...], value: Any) -> Any:
-    """The same tree with another value at the end of the way; `put` itself for none at all."""
+REMOVED = object()  # as a value: remove the field
+
+
+def with_value(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """Return a copy of a JSON value with another value at a path."""
     changed = copy.deepcopy(tree)
-    at = changed
-    for key in way[:-1]:
-        at = at[key]
-    if value is put:
-        del at[way[-1]]
+    parent = changed
+    for key in path[:-1]:
+        parent = parent[key]
+    if value is REMOVED:
+        del parent[path[-1]]
     else:
-        at[way[-1]] = value
+        parent[path[-1]] = value
     return changed
 
 
 def edit(tree: Any, chance: random.Random) -> tuple[Any, str]:
-    """One or two fields of a JSON value changed or removed, and what was done."""
-    told = []
+    """Change or remove one or two fields of a JSON value; return it and a description."""
+    changes = []
     for _ in range(chance.choice([1, 1, 1, 2])):
-        ways = list(places(tree))
-        if not ways:
+        paths = list(field_paths(tree))
+        if not paths:
             break
-        way = chance.choice(ways)
-        value = put if chance.random() < 0.15 else chance.choice(VALUES)
-        tree = put(tree, way, value)
-        told.append(f"{'.'.join(map(str, way))} " + ("removed" if value is put else f"= {value!r:.30}"))
-    return tree, ", ".join(told)
+        path = chance.choice(paths)
+        value = REMOVED if chance.random() < 0.15 else chance.choice(VALUES)
+        tree = with_value(tree, path, value)
+        changes.append(f"{'.'.join(map(str, path))} " + ("removed" if value is REMOVED else f"= {value!r:.30}"))
+    return tree, ", ".join(changes)
 
 
-def tear(file: Path, chance: random.Random) -> str:
-    """A file cut, emptied, in another encoding, or a folder in its place."""
-    kind = chance.choice([*TORN, "is a folder", "is not there"])
+def corrupt(file: Path, chance: random.Random) -> str:
+    """Truncate, empty, re-encode or remove a file, or replace it by a folder."""
+    kind = chance.choice([*CORRUPTIONS, "is a folder", "is missing"])
     content = file.read_bytes()
-    if kind in TORN:
-        file.write_bytes(TORN[kind](content))
+    if kind in CORRUPTIONS:
+        file.write_bytes(CORRUPTIONS[kind](content))
         return kind
     file.unlink()
     if kind == "is a folder":
@@ -124,23 +127,23 @@ def tear(file: Path, chance: random.Random) -> str:
 
 
 def edit_json(file: Path, chance: random.Random) -> str:
-    """A field of a JSON file changed."""
-    changed, told = edit(json.loads(file.read_text("utf-8")), chance)
+    """Change fields of a JSON file."""
+    changed, change = edit(json.loads(file.read_text("utf-8")), chance)
     file.write_text(json.dumps(changed), encoding="utf-8")
-    return told
+    return change
 
 
 def edit_yaml(file: Path, chance: random.Random) -> str:
-    """A field of a YAML file changed."""
+    """Change fields of a YAML file."""
     import yaml
 
-    changed, told = edit(yaml.safe_load(file.read_text("utf-8")), chance)
-    file.write_text(json.dumps(changed), encoding="utf-8")  # which YAML reads too
-    return told
+    changed, change = edit(yaml.safe_load(file.read_text("utf-8")), chance)
+    file.write_text(json.dumps(changed), encoding="utf-8")  # JSON is valid YAML
+    return change
 
 
 def edit_arrays(file: Path, chance: random.Random) -> str:
-    """An array of a safetensors file of another length, shape, type or name, or with values that cannot be."""
+    """Change the length, shape, dtype, name or values of an array of a safetensors file."""
     arrays, metadata = load_file(file), header(file).get("__metadata__")
     name = chance.choice(sorted(arrays))
     array = arrays[name]
@@ -156,7 +159,7 @@ def edit_arrays(file: Path, chance: random.Random) -> str:
         "is negative": lambda: -1 - np.abs(array.astype(np.int64)) if array.dtype.kind in "iu" else -1 - np.abs(array),
         "is NaN": lambda: np.full(array.shape, np.nan, array.dtype if array.dtype.kind == "f" else np.float64),
         "is huge": lambda: np.full(array.shape, 10**9, array.dtype),
-        "is not there": lambda: None,
+        "is missing": lambda: None,
     }
     kind = chance.choice([*kinds, "has another name"])
     changed = array if kind == "has another name" else kinds[kind]()
@@ -168,7 +171,7 @@ def edit_arrays(file: Path, chance: random.Random) -> str:
 
 
 def header(file: Path) -> dict[str, Any]:
-    """The header of a safetensors file."""
+    """Return the header of a safetensors file."""
     content = file.read_bytes()
     return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
 
@@ -188,16 +191,16 @@ def tamper_model(folder: Path, chance: random.Random) -> str:
         if name == "model.safetensors.index.json" and chance.random() < 0.7:
             (folder / "model.safetensors").unlink()
     if name == "README.md" or chance.random() < 0.15:
-        return f"{name} {tear(file, chance)}"
+        return f"{name} {corrupt(file, chance)}"
     editors = {".json": edit_json, ".yaml": edit_yaml, ".safetensors": edit_arrays}
     return f"{name}: {editors[file.suffix](file, chance)}"
 
 
 def tamper_trace(file: Path, chance: random.Random) -> str:
-    """Change a trace's header, one of its arrays, or tear it."""
+    """Change a trace's header or one of its arrays, or corrupt the file."""
     kind = chance.random()
     if kind < 0.1:
-        return tear(file, chance)
+        return corrupt(file, chance)
     if kind < 0.5:
         return edit_arrays(file, chance)
     metadata = header(file)["__metadata__"]
@@ -205,38 +208,39 @@ def tamper_trace(file: Path, chance: random.Random) -> str:
         name, value = chance.choice(sorted(metadata)), chance.choice(["", "{", "[]", "null", "7", "[" * 100_000])
         save_file(load_file(file), file, metadata=metadata | {name: value})
         return f"{name} = {value:.20}"
-    about, told = edit(json.loads(metadata["about"]), chance)
+    about, change = edit(json.loads(metadata["about"]), chance)
     save_file(load_file(file), file, metadata=metadata | {"about": json.dumps(about)})
-    return told
+    return change
 
 
 def tamper_json(file: Path, chance: random.Random) -> str:
-    """Change a field of a JSON file, or tear it."""
-    return tear(file, chance) if chance.random() < 0.15 else edit_json(file, chance)
+    """Change fields of a JSON file, or corrupt it."""
+    return corrupt(file, chance) if chance.random() < 0.15 else edit_json(file, chance)
 
 
 def tamper_settings(file: Path, chance: random.Random) -> str:
-    """Change an option of a `--config` file, or tear it."""
-    return tear(file, chance) if chance.random() < 0.15 else edit_yaml(file, chance)
+    """Change options of a `--config` file, or corrupt it."""
+    return corrupt(file, chance) if chance.random() < 0.15 else edit_yaml(file, chance)
 
 
-# -- a world to tamper with ----------------------------------------------------------------------
+# -- the original files --------------------------------------------------------------------------
 
 
 def write_model(folder: Path, family: str, data: Path, **options: Any) -> Path:
-    """A tiny model as training leaves it: with what it was trained on beside it."""
-    made = adaptive(family, folder.with_name(f"{folder.name}-encoder"), labels=LABELS, policy="patience:1", **options)
-    made.save_pretrained(folder)
+    """Write a tiny model with the files that training writes."""
+    model = adaptive(family, folder.with_name(f"{folder.name}-encoder"), labels=LABELS, policy="patience:1", **options)
+    model.save_pretrained(folder)
     encoder, output = folder.with_name(f"{folder.name}-encoder"), folder
     files = {"train_file": str(data / "train.csv"), "dev_file": str(data / "dev.csv")}
     write_settings(Settings(backbone=str(encoder), output=str(output), **files), folder)
     texts = [text for text, _ in rows(60, 3)]
-    write_hashes(folder, {"train": hash_texts(texts[:20]), "calibration": hash_texts(texts[20:]), "dev": hash_texts([])})
+    parts = {"train": texts[:20], "calibration": texts[20:], "dev": []}
+    write_hashes(folder, {name: hash_texts(part) for name, part in parts.items()})
     return folder
 
 
 def write_data(folder: Path) -> Path:
-    """Labelled rows to calibrate and to evaluate on, and texts to answer."""
+    """Write labelled rows for calibration and evaluation, and texts for prediction."""
     folder.mkdir()
     for split, seed in (("train", 3), ("dev", 4)):
         lines = [f"{text},{LABELS[index % 3]}" for index, (text, _) in enumerate(rows(60, seed))]
@@ -246,7 +250,7 @@ def write_data(folder: Path) -> Path:
 
 
 def calls(model: Path, data: Path, output: Path) -> dict[str, list[str]]:
-    """Each command that reads a model folder."""
+    """Return a call of each command that reads a model folder."""
     return {
         "info": ["info", str(model)],
         "predict": ["predict", str(model), str(data / "texts.txt")],
@@ -256,35 +260,36 @@ def calls(model: Path, data: Path, output: Path) -> dict[str, list[str]]:
     }
 
 
-# -- by hand -------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------
 
 
 class Tally:
-    """What was tried, and what went wrong."""
+    """The commands that were run, and their violations."""
 
     def __init__(self, root: Path, verbose: bool):
         self.root, self.verbose = root, verbose
-        self.tried: collections.Counter[str] = collections.Counter()
+        self.calls: collections.Counter[str] = collections.Counter()
         self.codes: collections.Counter[str] = collections.Counter()
-        self.wrong: list[str] = []
+        self.violations: list[str] = []
 
-    def call(self, kind: str, told: str, arguments: list[str], may_write: tuple[str, ...] = ()) -> None:
-        """Run a command and keep what is wrong with its ending; `may_write` are names under the root."""
+    def call(self, kind: str, change: str, arguments: list[str], may_write: tuple[str, ...] = ()) -> None:
+        """Run a command and record its violations; `may_write` are names under the root that it may write."""
         before, started = snapshot(self.root), time.perf_counter()
         outcome = attempt(arguments)
-        found = outcome.faults((0, 1, 2) if arguments[0] == "calibrate" else (0, 2), arguments[0] == "train")
+        violations = outcome.faults((0, 1, 2) if arguments[0] == "calibrate" else (0, 2), arguments[0] == "train")
         after = snapshot(self.root)
         allowed = may_write if outcome.code == 0 else ()
-        touched = [name for name in before | after if before.get(name) != after.get(name)]
-        if strange := [name for name in touched if not name.startswith(allowed or ("\0",))]:
-            found.append(f"touched {', '.join(strange[:3])}")
-        self.tried[kind] += 1
+        changed = [name for name in before | after if before.get(name) != after.get(name)]
+        if unexpected := [name for name in changed if not name.startswith(allowed or ("\0",))]:
+            violations.append(f"changed {', '.join(unexpected[:3])}")
+        self.calls[kind] += 1
         self.codes[f"{arguments[0]} {outcome.code}"] += 1
-        self.wrong += [f"{kind}, {told}: {arguments[0]}: {one}" for one in found]
-        if self.verbose or found:
-            took = time.perf_counter() - started
-            print(f"{'WRONG' if found else 'fine '} {told} | {arguments[0]} {outcome.code} {took:.1f} s", flush=True)
-            for line in found or [outcome.err.strip().replace(str(self.root), "…")[:300]]:
+        self.violations += [f"{kind}, {change}: {arguments[0]}: {violation}" for violation in violations]
+        if self.verbose or violations:
+            seconds = time.perf_counter() - started
+            status = "WRONG" if violations else "fine "
+            print(f"{status} {change} | {arguments[0]} {outcome.code} {seconds:.1f} s", flush=True)
+            for line in violations or [outcome.err.strip().replace(str(self.root), "…")[:300]]:
                 print(f"      {line}", flush=True)
 
 
@@ -292,37 +297,37 @@ def try_models(tally: Tally, data: Path, count: int, chance: random.Random) -> N
     root = tally.root
     options: dict[str, dict[str, Any]] = {name: {} for name in FAMILY_NAMES}
     options["roberta"] = {"lte": True, "heads": "shared", "exits": [2, 4]}
-    kept = {name: write_model(root / "kept" / name, name, data, **more) for name, more in options.items()}
-    assert attempt(["calibrate", str(kept["bert"]), "--risk", "0.5"]).code == 0
+    models = {name: write_model(root / "original" / name, name, data, **more) for name, more in options.items()}
+    assert attempt(["calibrate", str(models["bert"]), "--risk", "0.5"]).code == 0
     for number in range(count):
         family = chance.choice(["bert", "bert", *FAMILY_NAMES])
-        model = Path(shutil.copytree(kept[family], root / "model"))
-        told = f"{number} {family}: {tamper_model(model, chance)}"
+        model = Path(shutil.copytree(models[family], root / "model"))
+        change = f"{number} {family}: {tamper_model(model, chance)}"
         for name, arguments in calls(model, data, root / "run").items():
             writes = {"evaluate": ("run",), "calibrate": ("model/config", "model/calib", "model/README")}
-            if name == "evaluate" and number % 4 and "training.yaml" not in told:
-                continue  # it draws figures, which takes long
-            tally.call("folders", told, arguments, writes.get(arguments[0], ()))
+            if name == "evaluate" and number % 4 and "training.yaml" not in change:
+                continue  # drawing figures is slow
+            tally.call("folders", change, arguments, writes.get(arguments[0], ()))
             shutil.rmtree(root / "run", ignore_errors=True)
         shutil.rmtree(model)
 
 
 def try_traces(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
     root = tally.root
-    model = write_model(root / "kept" / "traced", "bert", data, lte=True)
-    trace, kept = root / "trace.safetensors", root / "kept" / "trace.safetensors"
-    given = ["--file", str(data / "dev.csv"), "--trace", str(trace)]
-    commands = [["evaluate", str(model), "--no-live", *given, "--output", str(root / "run")]]
-    commands.append(["calibrate", str(model), "--speedup", "2", *given])
+    model = write_model(root / "original" / "traced", "bert", data, lte=True)
+    trace, original = root / "trace.safetensors", root / "original" / "trace.safetensors"
+    options = ["--file", str(data / "dev.csv"), "--trace", str(trace)]
+    commands = [["evaluate", str(model), "--no-live", *options, "--output", str(root / "run")]]
+    commands.append(["calibrate", str(model), "--speedup", "2", *options])
     assert attempt(commands[0]).code == 0
     shutil.rmtree(root / "run")
-    shutil.move(trace, kept)
+    shutil.move(trace, original)
     for number in range(count):
-        shutil.copyfile(kept, trace)
-        told = f"{number} trace: {tamper_trace(trace, chance)}"
+        shutil.copyfile(original, trace)
+        change = f"{number} trace: {tamper_trace(trace, chance)}"
         for arguments in commands:
             before = shutil.copytree(model, root / "before")
-            tally.call("traces", told, arguments, ("run", "trace.safetensors", "kept/traced/"))
+            tally.call("traces", change, arguments, ("run", "trace.safetensors", "original/traced/"))
             shutil.rmtree(model)
             shutil.move(before, model)
             shutil.rmtree(root / "run", ignore_errors=True)
@@ -331,37 +336,37 @@ def try_traces(tally: Tally, data: Path, count: int, chance: random.Random) -> N
 
 def try_results(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
     root = tally.root
-    model = write_model(root / "kept" / "compared", "bert", data)
+    model = write_model(root / "original" / "compared", "bert", data)
     first, second = root / "first", root / "second"
     for output in (first, second):
         assert attempt([*calls(model, data, output)["evaluate"], "--policy", "entropy"]).code == 0
     small = json.loads((second / "results.json").read_text())
     small["policies"] = {name: points[::50] for name, points in small["policies"].items()}
-    small["static"] = small["static"][:2]  # another point of a reference curve than the first run's
+    small["static"] = small["static"][:2]  # a different point of the reference curve than the first run
     for number in range(count):
         (second / "results.json").write_text(json.dumps(small))
-        told = f"{number} results: {tamper_json(second / 'results.json', chance)}"
+        change = f"{number} results: {tamper_json(second / 'results.json', chance)}"
         for more in ([], ["--policy", "layer"], ["--elue-reference", str(first), str(second), "--clamp"]):
-            tally.call("results", told, ["compare", str(first), str(second), *more])
+            tally.call("results", change, ["compare", str(first), str(second), *more])
         if number % 3 == 0:
             output = ["--output", str(root / "run")]
-            tally.call("results", told, ["compare", str(second), str(first), *output], ("run",))
+            tally.call("results", change, ["compare", str(second), str(first), *output], ("run",))
             shutil.rmtree(root / "run", ignore_errors=True)
-        place = second / "results.json"
-        shutil.rmtree(place) if place.is_dir() else None
+        results = second / "results.json"
+        shutil.rmtree(results) if results.is_dir() else None
 
 
 def try_settings(tally: Tally, data: Path, count: int, chance: random.Random) -> None:
     root = tally.root
-    model = write_model(root / "kept" / "set", "bert", data)
-    (model / "training.yaml").rename(root / "kept" / "training.yaml")
+    model = write_model(root / "original" / "set", "bert", data)
+    (model / "training.yaml").rename(root / "original" / "training.yaml")
     for number in range(count):
-        file = Path(shutil.copyfile(root / "kept" / "training.yaml", root / "config.yaml"))
-        told = f"{number} --config: {tamper_settings(file, chance)}"
+        file = Path(shutil.copyfile(root / "original" / "training.yaml", root / "config.yaml"))
+        change = f"{number} --config: {tamper_settings(file, chance)}"
         arguments = ["train", "--config", str(file), "--output", str(root / "run"), "--max-steps", "1", "--cpu"]
-        tally.call("settings", told, [*arguments, "--calibration-split", "0"], ("run", "kept/"))
-        for left in (root / "run", file, root / "x", root / "3"):
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        tally.call("settings", change, [*arguments, "--calibration-split", "0"], ("run", "original/"))
+        for path in (root / "run", file, root / "x", root / "3"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def main() -> int:
@@ -371,13 +376,13 @@ def main() -> int:
     parser.add_argument("--results", type=int, default=60)
     parser.add_argument("--settings", type=int, default=0, help="--config files of train; each trains a step")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", action="store_true", help="each call and what it said")
+    parser.add_argument("--verbose", action="store_true", help="print each call and its output")
     args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))  # a size that cannot be must not take the machine
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place).resolve()
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))  # huge sizes must not exhaust the machine's memory
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
         os.chdir(root)
-        (root / "kept").mkdir()
+        (root / "original").mkdir()
         tally, data = Tally(root, args.verbose), write_data(root / "data")
         for tries, count in (
             (try_models, args.count),
@@ -387,8 +392,9 @@ def main() -> int:
         ):
             if count:
                 tries(tally, data, count, random.Random(args.seed))
-    print(f"\ncalls {dict(tally.tried)}, endings {dict(sorted(tally.codes.items()))}, wrong {len(tally.wrong)}")
-    return int(bool(tally.wrong))
+    codes = dict(sorted(tally.codes.items()))
+    print(f"\ncalls {dict(tally.calls)}, exit codes {codes}, violations {len(tally.violations)}")
+    return int(bool(tally.violations))
 
 
 if __name__ == "__main__":

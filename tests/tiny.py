@@ -1,4 +1,4 @@
-"""Tiny random encoders of every family, and a tokenizer made on the spot: real parts, small."""
+"""Tiny random encoders of every family, and a small tokenizer."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ WORDS = ["good", "bad", "film", "a", "the", "not", "very", "dull", "lovely", "pl
 LAYERS = 4
 
 COMMON = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
-SHAPE = COMMON | {"intermediate_size": 24, "max_position_embeddings": 40}
+SIZES = COMMON | {"intermediate_size": 24, "max_position_embeddings": 40}
 
 CONFIGS: dict[str, PreTrainedConfig] = {
-    "bert": BertConfig(**SHAPE),
-    "roberta": RobertaConfig(**SHAPE, pad_token_id=0),
-    "xlm-roberta": XLMRobertaConfig(**SHAPE, pad_token_id=0),
-    "albert": AlbertConfig(**SHAPE, embedding_size=8, num_hidden_groups=2, inner_group_num=2),
-    "elasticbert": ElasticBertConfig(**SHAPE, num_output_layers=LAYERS, max_output_layers=LAYERS),
+    "bert": BertConfig(**SIZES),
+    "roberta": RobertaConfig(**SIZES, pad_token_id=0),
+    "xlm-roberta": XLMRobertaConfig(**SIZES, pad_token_id=0),
+    "albert": AlbertConfig(**SIZES, embedding_size=8, num_hidden_groups=2, inner_group_num=2),
+    "elasticbert": ElasticBertConfig(**SIZES, num_output_layers=LAYERS, max_output_layers=LAYERS),
     "distilbert": DistilBertConfig(
         vocab_size=40, dim=16, n_layers=LAYERS, n_heads=4, hidden_dim=24, max_position_embeddings=40
     ),
-    "electra": ElectraConfig(**SHAPE, embedding_size=8),
+    "electra": ElectraConfig(**SIZES, embedding_size=8),
     "deberta-v2": DebertaV2Config(
-        **SHAPE,
+        **SIZES,
         relative_attention=True,
         position_biased_input=False,
         pos_att_type=["p2c", "c2p"],
@@ -50,14 +50,14 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         conv_kernel_size=3,
         conv_act="gelu",
     ),
-    "modernbert": ModernBertConfig(**SHAPE, pad_token_id=0, local_attention=6, classifier_pooling="mean"),
-    "mpnet": MPNetConfig(**SHAPE, pad_token_id=0),
+    "modernbert": ModernBertConfig(**SIZES, pad_token_id=0, local_attention=6, classifier_pooling="mean"),
+    "mpnet": MPNetConfig(**SIZES, pad_token_id=0),
 }
 FAMILY_NAMES = tuple(CONFIGS)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Words of a small list, [CLS] and [SEP] around, pairs with token types."""
+    """Return a word-level tokenizer with a small vocabulary, [CLS] and [SEP], and token types for pairs."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     vocab = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
@@ -78,7 +78,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def amplify_weights(model: torch.nn.Module, seed: int, scale: float = 6.0) -> None:
-    """Enlarge random weights, so that layers differ and answers spread."""
+    """Scale random weights, so that layers and predictions differ."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -89,7 +89,7 @@ def amplify_weights(model: torch.nn.Module, seed: int, scale: float = 6.0) -> No
 
 
 def save_classifier(name: str, folder: Path, num_labels: int = 3, seed: int = 0, **changes) -> Path:
-    """A `…ForSequenceClassification` of that family, saved as a user would find it."""
+    """Save a `…ForSequenceClassification` of a family with a tokenizer."""
     torch.manual_seed(seed)
     config = CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict() | changes)
     config.id2label = {i: f"class {i}" for i in range(num_labels)}
@@ -102,7 +102,7 @@ def save_classifier(name: str, folder: Path, num_labels: int = 3, seed: int = 0,
 
 
 def save_encoder(name: str, folder: Path, seed: int = 0, **changes) -> Path:
-    """A bare encoder of that family."""
+    """Save an encoder of a family without a head, with a tokenizer."""
     torch.manual_seed(seed)
     model = AutoModel.from_config(CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict() | changes)).eval()
     amplify_weights(model, seed)
@@ -112,7 +112,7 @@ def save_encoder(name: str, folder: Path, seed: int = 0, **changes) -> Path:
 
 
 def adaptive(name: str, folder: Path, *, seed: int = 0, **options):
-    """An AdaptiveModel over a bare encoder of that family, its heads livened up too."""
+    """Return an AdaptiveModel on an encoder of a family, with scaled random heads."""
     from offramp import AdaptiveModel
 
     model = AdaptiveModel.from_backbone(save_encoder(name, folder, seed), **options)
@@ -121,7 +121,7 @@ def adaptive(name: str, folder: Path, *, seed: int = 0, **options):
 
 
 def random_batch(rows: int, seed: int, longest: int = 12, types: bool = True) -> dict[str, torch.Tensor]:
-    """Token ids of random lengths, padded on the right."""
+    """Return random token ids of random lengths, padded on the right."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, longest + 1, (rows,), generator=generator)
     ids = torch.randint(4, 40, (rows, longest), generator=generator)
@@ -129,6 +129,6 @@ def random_batch(rows: int, seed: int, longest: int = 12, types: bool = True) ->
     real = torch.arange(longest) < lengths[:, None]
     batch = {"input_ids": torch.where(real, ids, 0), "attention_mask": real.long()}
     if types:
-        half = torch.arange(longest) >= (lengths // 2)[:, None]
-        batch["token_type_ids"] = (half & real).long()
+        second_half = torch.arange(longest) >= (lengths // 2)[:, None]
+        batch["token_type_ids"] = (second_half & real).long()
     return batch

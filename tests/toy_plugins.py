@@ -101,7 +101,7 @@ class MirrorStepper(TorchStepper):
 def load_mirror(folder: str, options: Any) -> offramp.Runner:
     model = offramp.AdaptiveModel.from_pretrained(folder).eval()
     runner = model.runner(options.max_length)
-    parts = {name: getattr(model.stepper, name) for name in ("family", "encoder", "modules", "answer_type")}
+    parts = {name: getattr(model.stepper, name) for name in ("family", "encoder", "heads", "answer_type")}
     config = offramp.AdaptiveConfig.from_pretrained(folder)  # with the guarantee of this backend, not of torch
     return replace(runner, config=config, stepper=MirrorStepper(**parts))
 

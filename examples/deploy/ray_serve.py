@@ -1,4 +1,4 @@
-"""offramp in Ray Serve: MODEL=/srv/my-model serve run ray_serve:app (it needs pip install 'ray[serve]')."""
+"""offramp in Ray Serve: MODEL=/srv/my-model serve run ray_serve:app (requires pip install 'ray[serve]')."""
 
 import os
 from typing import Any
@@ -11,19 +11,19 @@ import offramp
 
 @serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 1})
 class Classifier:
-    """A replica; more of them share the load."""
+    """A replica of the model."""
 
     def __init__(self) -> None:
         self.runner = offramp.load(os.environ["MODEL"], threads=1)
 
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=0)
-    async def answer(self, texts: list[str]) -> list[dict[str, Any]]:
-        """What waits, together."""
+    async def predict(self, texts: list[str]) -> list[dict[str, Any]]:
+        """Predict all waiting texts in one batch."""
         return [answer.to_dict() for answer in self.runner.predict(texts, progress=False)]
 
     async def __call__(self, request: Request) -> dict[str, Any]:
-        """One text: `{"inputs": "a lovely film"}`."""
-        return await self.answer((await request.json())["inputs"])
+        """Handle a request such as `{"inputs": "a lovely film"}`."""
+        return await self.predict((await request.json())["inputs"])
 
 
 app = Classifier.bind()

@@ -229,10 +229,10 @@ def test_bad_input_is_one_line(original, texts, tmp_path, capsys):
     assert "needs at least 380" in fails(capsys, "adapt", original, few, *out)
     assert "1 different texts are too few" in fails_at_last(capsys, "adapt", original, alike, *out)
     assert "File not found" in fails(capsys, "adapt", original, tmp_path / "nowhere.txt", *out)
-    assert "exists already" in fails(capsys, "adapt", original, texts, "--output", encoder)
+    assert "already exists" in fails(capsys, "adapt", original, texts, "--output", encoder)
     assert "contains the model to adapt" in fails(capsys, "adapt", original, texts, "--output", original, "--overwrite")
-    assert "leave --int8 out" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
-    assert "--risk is 3" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
+    assert "Remove --int8" in fails(capsys, "adapt", original, texts, *out, "--int8", "token")
+    assert "--risk must be between 0 and 1" in fails(capsys, "adapt", original, texts, *out, "--risk", "3")
     assert "--tolerance is for regression only" in fails(capsys, "adapt", original, texts, *out, "--tolerance", "1")
     assert "got 'patience'" in fails(capsys, "adapt", original, texts, *out, "--policy", "patience")
     assert "cannot be trained on a frozen model" in fails(capsys, "adapt", original, texts, *out, "--heads", "shared")
@@ -300,10 +300,10 @@ def test_a_reference_in_a_file(fast, tmp_path, capsys):
     error = fails_at_last(
         capsys, "evaluate", fast, "--file", more, "--reference", tmp_path / "answers.tsv", "-o", tmp_path / "y"
     )
-    assert "no answer to 1 of the 301 rows" in error
+    assert "no label for 1 of the 301 rows" in error
     other = save_classifier("bert", tmp_path / "other", num_labels=3)
     error = fails_at_last(capsys, "evaluate", fast, "--file", rows, "--reference", other, "-o", tmp_path / "y")
-    assert "answers with class 0, class 1, class 2" in error
+    assert "predicts class 0, class 1, class 2" in error
 
 
 # -- the recipe alone ----------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_the_recipe_imitate_without_and_with_labels(original, tmp_path, capsys):
     capsys.readouterr()
     other = save_classifier("bert", tmp_path / "other", num_labels=3)
     error = fails_at_last(capsys, *arguments[:-1], tmp_path / "x", *wrong, "--teacher", other)
-    assert "answers with class 0, class 1, class 2" in error
+    assert "predicts class 0, class 1, class 2" in error
     encoder = save_encoder("bert", tmp_path / "encoder")
     error = fails_at_last(capsys, "train", encoder, *arguments[2:-1], tmp_path / "y", *wrong)
     assert "no classification head" in error

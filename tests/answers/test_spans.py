@@ -1,4 +1,4 @@
-"""Spans: the equalities, windows, and the way of a question through training, evaluation, promises and answers."""
+"""Question answering: equalities, windows, and questions through training, evaluation, calibration and prediction."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from transformers import AutoModelForQuestionAnswering
 
 from offramp import AdaptiveModel, policies
 from offramp.answers import SPAN
-from offramp.answers.span_answers import best_spans, to_char_positions, answer_texts
-from offramp.answers.span_summary import CHOICE, CONFIDENCE, ENTROPY, MAX_ANSWER_TOKENS, MASKED_LOGIT, N_BEST, NULL, WIDTH, summarize_tokens
+from offramp.answers.span_answers import answer_texts, best_spans, to_char_positions
+from offramp.answers.span_summary import (
+    CHOICE,
+    CONFIDENCE,
+    ENTROPY,
+    MASKED_LOGIT,
+    MAX_ANSWER_TOKENS,
+    N_BEST,
+    NULL,
+    WIDTH,
+    summarize_tokens,
+)
 from offramp.answers.span_windows import QuestionEncoder
 from offramp.cli.main import main
 from offramp.data.rows import DataOptions, load_rows
@@ -39,17 +49,17 @@ def tiny(encoder: Path, **options) -> AdaptiveModel:
 
 
 def marked(rows: int, seed: int) -> dict[str, torch.Tensor]:
-    """A batch whose answers lie behind the first three tokens."""
+    """Return a batch whose answers come after the first three tokens."""
     batch = random_batch(rows, seed)
-    there = (torch.arange(batch["input_ids"].shape[1]) >= 3) & batch["attention_mask"].bool()
-    return batch | {"marks": there.long() * 3}
+    allowed = (torch.arange(batch["input_ids"].shape[1]) >= 3) & batch["attention_mask"].bool()
+    return batch | {"marks": allowed.long() * 3}
 
 
 # -- the equalities ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILY_NAMES if name != "elasticbert"])
-def test_never_is_the_familys_own_question_answering(family, tmp_path):
+def test_never_equals_the_familys_own_question_answering(family, tmp_path):
     torch.manual_seed(0)
     plain = AutoModelForQuestionAnswering.from_config(CONFIGS[family]).eval()
     amplify_weights(plain, 0)
@@ -60,43 +70,45 @@ def test_never_is_the_familys_own_question_answering(family, tmp_path):
     batch = random_batch(5, 3, types=family not in ("distilbert", "roberta", "xlm-roberta", "mpnet", "modernbert"))
     real = batch["attention_mask"].bool()
     with torch.no_grad():
-        ours, theirs = model(**batch, policy="never"), plain(**batch)
+        output, expected = model(**batch, policy="never"), plain(**batch)
     for name in ("start_logits", "end_logits"):
-        assert torch.allclose(ours[name][real], theirs[name][real], **CLOSE), name
-        assert (ours[name][~real] == MASKED_LOGIT).all()
+        assert torch.allclose(output[name][real], expected[name][real], **CLOSE), name
+        assert (output[name][~real] == MASKED_LOGIT).all()
     targets = {"start_positions": torch.tensor([1, 0, 1, 0, 1]), "end_positions": torch.tensor([1, 0, 1, 0, 1])}
-    whole = {key: value[:1, : int(real[0].sum())] for key, value in batch.items()}
+    first_row = {key: value[:1, : int(real[0].sum())] for key, value in batch.items()}
     with torch.no_grad():
-        few = {key: value[:1] for key, value in targets.items()}
-        one = AdaptiveModel.from_backbone(tmp_path, exits=[model.config.num_layers])
-        assert torch.allclose(one(**whole, **few).loss, plain(**whole, **few).loss, **CLOSE)
+        first_targets = {key: value[:1] for key, value in targets.items()}
+        single_exit = AdaptiveModel.from_backbone(tmp_path, exits=[model.config.num_layers])
+        assert torch.allclose(
+            single_exit(**first_row, **first_targets).loss, plain(**first_row, **first_targets).loss, **CLOSE
+        )
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_a_batch_is_its_rows_and_leaving_changes_nothing(encoders, family):
+def test_rows_do_not_depend_on_their_batch_and_exits_do_not_change_logits(encoders, family):
     model = tiny(encoders[family], lte=family == "bert")
     batch = marked(7, 5)
     with torch.no_grad():
-        every = model(**batch, output_exits=True).exit_logits
-    middle, sure = (in_a_gap(every[:, :-1, column], 0.5) for column in (ENTROPY, CONFIDENCE))
+        exit_logits = model(**batch, output_exits=True).exit_logits
+    middle, sure = (in_a_gap(exit_logits[:, :-1, column], 0.5) for column in (ENTROPY, CONFIDENCE))
     chosen = ["never", f"entropy:{middle}", f"confidence:{sure}", "patience:1", "layer:2"]
-    left = set()
+    exit_layers = set()
     for policy in [*chosen, *(["learned:0.5"] if family == "bert" else [])]:
         with torch.no_grad():
-            whole = model(**batch, policy=policy)
+            together = model(**batch, policy=policy)
             alone = [model(**{key: value[[row]] for key, value in batch.items()}, policy=policy) for row in range(7)]
-        assert whole.exit_layer.tolist() == [int(one.exit_layer) for one in alone], policy
-        left |= {*whole.exit_layer.tolist()}
-        for row, one in enumerate(alone):
+        assert together.exit_layer.tolist() == [int(output.exit_layer) for output in alone], policy
+        exit_layers |= {*together.exit_layer.tolist()}
+        for row, output in enumerate(alone):
             length = int(batch["attention_mask"][row].sum())
-            assert torch.allclose(whole.start_logits[row, :length], one.start_logits[0, :length], **CLOSE)
-            place = [point.layer for point in model.exits.points].index(int(one.exit_layer))
-            assert torch.allclose(whole.logits[row], every[row, place], **CLOSE)
-    assert len(left) > 1
+            assert torch.allclose(together.start_logits[row, :length], output.start_logits[0, :length], **CLOSE)
+            index = [point.layer for point in model.exits.points].index(int(output.exit_layer))
+            assert torch.allclose(together.logits[row], exit_logits[row, index], **CLOSE)
+    assert len(exit_layers) > 1
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_replayed_is_live(encoders, family, tmp_path):
+def test_replay_equals_live(encoders, family, tmp_path):
     model = tiny(encoders[family])
     model.name_or_path = str(encoders[family])
     runner = model.runner(max_length=24)
@@ -111,20 +123,20 @@ def test_replayed_is_live(encoders, family, tmp_path):
         starts = np.flatnonzero(np.diff(np.asarray(trace.group), prepend=-1))
         deepest = np.maximum.reduceat(replayed.layer, starts)
         assert [answer.exit_layer for answer in live] == deepest.tolist()
-    some = trace.take(np.array([1, 4, 8]))
-    assert some.replay(policies.parse("patience:1")).answers.tolist() == [
-        trace.replay(policies.parse("patience:1")).answers[place] for place in (1, 4, 8)
+    subset = trace.take(np.array([1, 4, 8]))
+    assert subset.replay(policies.parse("patience:1")).answers.tolist() == [
+        trace.replay(policies.parse("patience:1")).answers[index] for index in (1, 4, 8)
     ]
 
 
-def test_saved_is_loaded(encoders, tmp_path):
+def test_save_and_load(encoders, tmp_path):
     model = tiny(encoders["bert"], exits=(2, 4))
     model.name_or_path = str(encoders["bert"])
     model.save_pretrained(tmp_path / "saved")
     again = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "saved")
     assert isinstance(again, AdaptiveModel)
-    one, other = (each.answer(*PAIRS[0], policy="entropy:1") for each in (model, again))
-    assert one == other and one.text == PAIRS[0][1][one.start : one.end]
+    answer, loaded_answer = (m.answer(*PAIRS[0], policy="entropy:1") for m in (model, again))
+    assert answer == loaded_answer and answer.text == PAIRS[0][1][answer.start : answer.end]
 
 
 # -- windows and answers -------------------------------------------------------------------------
@@ -137,8 +149,8 @@ def test_windows_cover_every_token_and_each_starts_once(limit):
     for number, (_, context) in enumerate(PAIRS):
         starts = []
         for row in np.flatnonzero(windows.group == number):
-            some = slice(windows.ids.starts[row], windows.ids.starts[row] + windows.ids.lengths[row])
-            marks, begins = windows.marks.values[some], windows.begins.values[some]
+            tokens = slice(windows.ids.starts[row], windows.ids.starts[row] + windows.ids.lengths[row])
+            marks, begins = windows.marks.values[tokens], windows.begins.values[tokens]
             starts += begins[marks == 3].tolist()
         words = context.split()
         assert sorted(starts) == np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
@@ -151,39 +163,39 @@ def test_a_summary_is_the_best_of_all_pairs():
         logits = 3 * torch.randn(2, length, 2, generator=draw)
         marks = torch.randint(0, 2, (2, length), generator=draw) * 2 + 1
         marks[:, :3] = 0
-        made = summarize_tokens(logits, marks)
-        assert made.shape == (2, WIDTH)
+        summaries = summarize_tokens(logits, marks)
+        assert summaries.shape == (2, WIDTH)
         for row in range(2):
             starts = sorted(np.flatnonzero(marks[row] == 3), key=lambda i: -logits[row, i, 0])[:N_BEST]
             ends = sorted(np.flatnonzero(marks[row] >= 1), key=lambda i: -logits[row, i, 1])[:N_BEST]
             pairs = [(i, j) for i in starts for j in ends if 0 <= j - i < MAX_ANSWER_TOKENS]
             best = max(pairs, key=lambda pair: logits[row, pair[0], 0] + logits[row, pair[1], 1])
-            found = float(logits[row, best[0], 0] + logits[row, best[1], 1])
+            best_score = float(logits[row, best[0], 0] + logits[row, best[1], 1])
             null = float(logits[row, 0].sum())
-            assert made[row, 9:11].tolist() == list(best)
-            assert float(made[row, 7]) == pytest.approx(found, abs=1e-4)
-            assert made[row, NULL].sum() == pytest.approx(null, abs=1e-4)
-            assert made[row, CHOICE].tolist() == (list(best) if found > null else [0, 0])
+            assert summaries[row, 9:11].tolist() == list(best)
+            assert float(summaries[row, 7]) == pytest.approx(best_score, abs=1e-4)
+            assert summaries[row, NULL].sum() == pytest.approx(null, abs=1e-4)
+            assert summaries[row, CHOICE].tolist() == (list(best) if best_score > null else [0, 0])
 
 
-def test_a_question_takes_its_best_window_and_none_where_none_is_better():
+def test_a_question_uses_its_best_window_or_no_answer():
     windows = QuestionEncoder(tokenizer(), 12, stride=4)(PAIRS[:2])
     random = torch.Generator().manual_seed(1)
     longest = int(windows.ids.lengths.max())
     marks, real = windows.marks.padded(np.arange(len(windows)), 0)
     logits = torch.randn(len(windows), longest, 2, generator=random)
-    made = to_char_positions(summarize_tokens(logits, torch.from_numpy(marks)).numpy(), windows)
-    found = best_spans(made, windows.group)
+    summaries = to_char_positions(summarize_tokens(logits, torch.from_numpy(marks)).numpy(), windows)
+    spans = best_spans(summaries, windows.group)
     for question in range(2):
         rows = np.flatnonzero(windows.group == question)
-        assert found.window[question] == rows[made[rows, 7].argmax()]
-    assert real.any() and all(answer_texts(found, [context for _, context in PAIRS[:2]]))
-    sure = best_spans(made, windows.group, no_answer=-1e9)
-    assert answer_texts(sure, ["x", "y"]).tolist() == ["", ""]
-    assert np.allclose(sure.null, best_spans(made, windows.group, 1e9).null)
+        assert spans.window[question] == rows[summaries[rows, 7].argmax()]
+    assert real.any() and all(answer_texts(spans, [context for _, context in PAIRS[:2]]))
+    empty = best_spans(summaries, windows.group, no_answer=-1e9)
+    assert answer_texts(empty, ["x", "y"]).tolist() == ["", ""]
+    assert np.allclose(empty.null, best_spans(summaries, windows.group, 1e9).null)
 
 
-# -- a user's way --------------------------------------------------------------------------------
+# -- training, evaluation, calibration, prediction ------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +219,8 @@ def answering(encoders, squad, tmp_path_factory):
 def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["evaluate", str(answering), "-o", str(run)]) == 0
-    told = capsys.readouterr().out
-    assert "span_f1" in told and "exact_match" in told
+    stdout = capsys.readouterr().out
+    assert "span_f1" in stdout and "exact_match" in stdout
     results = json.loads((run / "results.json").read_text())
     assert results["data"]["rows"] > results["data"]["texts"] == 24
     assert results["questions"]["full"]["NoAns_total"] == 6 and results["questions"]["chosen"]["HasAns_total"] == 18
@@ -220,8 +232,8 @@ def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     )
     capsys.readouterr()
     code = main(["calibrate", str(answering), "--risk", "0.5", "--confidence", "0.5", "--policy", "confidence"])
-    said = capsys.readouterr().out
-    assert code in (0, 1) and ("of answers differ" in said)
+    stdout = capsys.readouterr().out
+    assert code in (0, 1) and "of answers differ" in stdout
     file = tmp_path / "own.csv"
     file.write_text("id,question,context\n7,was it,a lovely film\n8,the plot,it was not very long\n")
     alone = ["evaluate", str(answering), "--file", str(file), "-o", str(tmp_path / "alone")]
@@ -235,22 +247,22 @@ def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "answer\tscore\tstart\tend\texit_layer"
 
 
-def test_squads_files_hold_what_predict_says(answering, squad, tmp_path, capsys):
+def test_squad_files_contain_the_predictions(answering, squad, tmp_path, capsys):
     file = squad / "dev-v2.0.json"
     assert main(["predict", str(answering), str(file), "--format", "squad", "-o", str(tmp_path / "files")]) == 0
-    said, listed, odds = (
+    predictions, nbest, odds = (
         json.loads((tmp_path / "files" / f"{name}_.json").read_text())
         for name in ("predictions", "nbest_predictions", "null_odds")
     )
     model = AdaptiveModel.from_pretrained(answering)
     data = load_rows(str(answering), model.config, DataOptions(), "dev")
     live = list(model.predict(data.rows.texts))
-    assert said == {name: answer.text for name, answer in zip(data.rows.ids, live, strict=True)}
-    for name, texts in listed.items():
-        assert sum(one["probability"] for one in texts) == pytest.approx(1)
-        assert len({one["text"] for one in texts}) == len(texts) <= N_BEST + 1
-        best = next(one for one in texts if one["text"])
-        assert said[name] == ("" if odds[name] > 0 else best["text"])
+    assert predictions == {name: answer.text for name, answer in zip(data.rows.ids, live, strict=True)}
+    for name, texts in nbest.items():
+        assert sum(candidate["probability"] for candidate in texts) == pytest.approx(1)
+        assert len({candidate["text"] for candidate in texts}) == len(texts) <= N_BEST + 1
+        best = next(candidate for candidate in texts if candidate["text"])
+        assert predictions[name] == ("" if odds[name] > 0 else best["text"])
 
 
 @pytest.mark.parametrize(
@@ -266,8 +278,8 @@ def test_every_recipe_trains_spans(recipe, encoders, squad, tmp_path, capsys):
     assert model.answer("was it", "a lovely film").exit_layer == 4
 
 
-def test_places_are_exact_whatever_a_tokenizer_counts_to_its_tokens(tmp_path):
-    """Byte-level tokenizers count the space before a word to its token, or a token is white space alone."""
+def test_character_positions_exclude_whitespace_of_tokens(tmp_path):
+    """Byte-level tokenizers include the space before a word in its token, or have tokens of only whitespace."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -276,15 +288,15 @@ def test_places_are_exact_whatever_a_tokenizer_counts_to_its_tokens(tmp_path):
     core.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]")
+    fast_tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]")
     context = "a  lovely film \u2003 in Köln"
-    windows = QuestionEncoder(made, 30)([("was it", context)])
+    windows = QuestionEncoder(fast_tokenizer, 30)([("was it", context)])
     words = [context[b:e] for b, e in zip(windows.begins.values, windows.ends.values, strict=True) if e > b]
     assert words == context.split()
     assert ((windows.marks.values > 0) == (windows.ends.values > windows.begins.values)).all()
 
 
-def test_rows_of_ones_own(encoders, squad, tmp_path):
+def test_custom_rows(encoders, squad, tmp_path):
     rows = contexts_and_questions(20)
     table = tmp_path / "own.csv"
     lines = ["question,context,answer,start", *(f"{q},{c},{a},{s}" for q, c, a, s in rows)]
@@ -315,20 +327,20 @@ def test_a_converted_checkpoint_answers(faithful, tmp_path, capsys):
     assert main(["convert", str(source), "-o", str(tmp_path / "model"), *options]) == 0
     call = ["predict", str(tmp_path / "model"), str(post / "squad.json"), "--format", "squad", "--max-length", "40"]
     assert main([*call, "-o", str(tmp_path / "files")]) == 0
-    said = json.loads((tmp_path / "files" / "predictions_.json").read_text())
-    assert [*said] == [f"q{number}" for number in range(7)]
+    predictions = json.loads((tmp_path / "files" / "predictions_.json").read_text())
+    assert [*predictions] == [f"q{number}" for number in range(7)]
     odds = json.loads((tmp_path / "files" / "null_odds_.json").read_text())
-    assert all((text == "") is (odds[name] > 0) for name, text in said.items())
+    assert all((text == "") is (odds[name] > 0) for name, text in predictions.items())
     capsys.readouterr()
-    assert main([*call, "-o", str(tmp_path / "files")]) == 2  # nothing is overwritten without being asked
+    assert main([*call, "-o", str(tmp_path / "files")]) == 2  # nothing is overwritten without --overwrite
     assert "--overwrite" in capsys.readouterr().err
 
 
-# -- what goes wrong -----------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------
 
 
-def spoilt(change):
-    """An official file with one thing wrong."""
+def damaged(change):
+    """Return a function that writes an official file with one error."""
 
     def write(file: Path) -> None:
         write_squad(file, 4)
@@ -342,29 +354,38 @@ def spoilt(change):
 @pytest.mark.parametrize(
     ("write", "line"),
     [
-        (lambda file: file.write_text('{"data": [\n  {"title" 1}]}'), "line 2, column 12: no JSON"),
-        (lambda file: file.write_text('{"rows": []}'), "it has no list `data`; is this SQuAD's JSON?"),
-        (spoilt(lambda one: one["qas"][0].pop("id")), "paragraph 2, question 1: it has no `id`"),
-        (spoilt(lambda one: one["qas"][0].pop("answers")), "question 1 (q1): it has no list `answers`"),
-        (spoilt(lambda one: one["qas"][0].update(question=" ")), "question 1 (q1): its `question` is empty"),
-        (spoilt(lambda one: one.update(context="")), "paragraph 2: its `context` is empty"),
-        (spoilt(lambda one: one["qas"][1].update(id="q1")), "two questions have the id 'q1'"),
-        (spoilt(lambda one: one["qas"][0]["answers"][0].update(answer_start="x")), "is 'x'; it is a number from 0"),
-        (spoilt(lambda one: one["qas"][0].update(answers=[])), "1 questions have no answer, the first is q1"),
-        (spoilt(lambda one: one["qas"][0].update(is_impossible=True)), "1 questions have no answer, the first is q1"),
+        (lambda file: file.write_text('{"data": [\n  {"title" 1}]}'), "line 2, column 12: invalid JSON"),
+        (lambda file: file.write_text('{"rows": []}'), "missing list `data`; is this a SQuAD JSON file?"),
+        (damaged(lambda paragraph: paragraph["qas"][0].pop("id")), "paragraph 2, question 1: missing `id`"),
+        (damaged(lambda paragraph: paragraph["qas"][0].pop("answers")), "question 1 (q1): missing list `answers`"),
+        (damaged(lambda paragraph: paragraph["qas"][0].update(question=" ")), "question 1 (q1): `question` is empty"),
+        (damaged(lambda paragraph: paragraph.update(context="")), "paragraph 2: `context` is empty"),
+        (damaged(lambda paragraph: paragraph["qas"][1].update(id="q1")), "two questions have the id 'q1'"),
+        (
+            damaged(lambda paragraph: paragraph["qas"][0]["answers"][0].update(answer_start="x")),
+            "must be a non-negative integer, got 'x'",
+        ),
+        (
+            damaged(lambda paragraph: paragraph["qas"][0].update(answers=[])),
+            "1 questions have no answer, the first is q1",
+        ),
+        (
+            damaged(lambda paragraph: paragraph["qas"][0].update(is_impossible=True)),
+            "1 questions have no answer, the first is q1",
+        ),
     ],
 )
-def test_faulty_files_are_one_line(write, line, encoders, squad, tmp_path, capsys):
+def test_invalid_files_raise_one_line(write, line, encoders, squad, tmp_path, capsys):
     file = tmp_path / "faulty.json"
     write(file)
     call = ["train", encoders["bert"], "--task", "squad", "--train-file", file, "--dev-file", squad / "dev-v1.1.json"]
     assert main([str(part) for part in [*call, *FAST, "-o", tmp_path / "model"]]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1 and line in said[0], said
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert len(errors) == 1 and line in errors[0], errors
     assert not (tmp_path / "model").exists()
 
 
-def test_files_as_people_have_them(answering, squad, tmp_path, capsys):
+def test_files_without_answers_and_other_variants(answering, squad, tmp_path, capsys):
     import gzip
 
     saved = json.loads((squad / "dev-v2.0.json").read_text())
@@ -386,36 +407,36 @@ def test_files_as_people_have_them(answering, squad, tmp_path, capsys):
     (tmp_path / "between.jsonl").write_text(json.dumps(rows[1] | {"start": 0.6}))
     capsys.readouterr()
     assert main(["evaluate", str(answering), "--file", str(tmp_path / "between.jsonl"), "-o", str(tmp_path / "b")]) == 2
-    assert "its start is 0.6; it is a number from 0" in capsys.readouterr().err
+    assert "must be a non-negative integer, in characters, got 0.6" in capsys.readouterr().err
     runner = AdaptiveModel.from_pretrained(answering).runner()
     assert runner.answer([("was it", "a film")] * 3).texts.shape == (3,)
     for bad in (5, None, {"question": "a", "context": "b"}):
-        with pytest.raises(BadInput, match="pairs of a question and a context"):
+        with pytest.raises(BadInput, match="pair of a question and a context"):
             list(runner.predict([bad]))
 
 
-def test_new_questions_about_trained_contexts_are_told(encoders, squad, tmp_path, capsys):
+def test_new_questions_about_trained_contexts_are_reported(encoders, squad, tmp_path, capsys):
     call = ["train", encoders["bert"], "--task", "squad", "--data-dir", squad, *FAST, "-o", tmp_path / "model"]
     assert main([str(part) for part in call]) == 0
     saved = json.loads((squad / "train-v1.1.json").read_text())
-    rows = [(entry, one["context"]) for one in saved["data"][0]["paragraphs"] for entry in one["qas"]]
+    rows = [(entry, paragraph["context"]) for paragraph in saved["data"][0]["paragraphs"] for entry in paragraph["qas"]]
     text = "".join(json.dumps({"question": f"{entry['question']} good", "context": c}) + "\n" for entry, c in rows)
     (tmp_path / "leak.jsonl").write_text(text)
     capsys.readouterr()
     call = ["calibrate", tmp_path / "model", "--file", tmp_path / "leak.jsonl", "--risk", "0.9", "--confidence", "0.5"]
     assert main([str(part) for part in call]) in (0, 1)
-    assert "about contexts that were trained on" in capsys.readouterr().err
+    assert "about contexts that were used for training" in capsys.readouterr().err
 
 
-def test_misplaced_answers_are_left_out_and_named(encoders, squad, tmp_path, capsys):
-    spoilt(lambda one: one["qas"][0]["answers"][0].update(answer_start=900))(tmp_path / "train.json")
+def test_misplaced_answers_are_skipped_with_a_note(encoders, squad, tmp_path, capsys):
+    damaged(lambda paragraph: paragraph["qas"][0]["answers"][0].update(answer_start=900))(tmp_path / "train.json")
     call = ["train", encoders["bert"], "--task", "squad", "--train-file", tmp_path / "train.json"]
     call += ["--dev-file", squad / "dev-v1.1.json", *FAST, "--calibration-split", "0", "-o", tmp_path / "model"]
     assert main([str(part) for part in call]) == 0
-    assert "1 answers do not stand in their contexts and were left out (q1:" in capsys.readouterr().err
+    assert "skipped 1 questions whose answer is not at the given position (q1:" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, capsys):
+def test_errors_are_one_line(answering, model, encoders, squad, tmp_path, capsys):
     plain = tmp_path / "one.1"
     call = ["train", encoders["bert"], "--task", "squad", "--data-dir", squad, "--train-rows", "8", *FAST]
     assert main([str(part) for part in [*call, "--calibration-split", "0", "-o", plain]]) == 0
@@ -435,13 +456,19 @@ def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, caps
             tmp_path / "run",
         ): "questions that all have answers",
         ("evaluate", plain, "--file", two, "-o", tmp_path / "run"): "use --task squad2",
-        ("predict", answering, tmp_path / "empty.csv"): "its context is empty",
-        ("predict", answering, tmp_path / "texts.txt"): "there is no partner",
+        ("predict", answering, tmp_path / "empty.csv"): "the context is empty",
+        ("predict", answering, tmp_path / "texts.txt"): "the second text is missing",
         ("predict", answering, two, "--format", "squad"): "needs --output",
         ("predict", answering, two): "--format squad",
-        (*call, "--label-smoothing", "0.1", "-o", tmp_path / "new"): "leave --class-weights and --label-smoothing out",
-        ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "does single label",
-        ("predict", answering, tmp_path / "empty.csv", "--all-scores"): "leave --all-scores out",
+        (
+            *call,
+            "--label-smoothing",
+            "0.1",
+            "-o",
+            tmp_path / "new",
+        ): "--class-weights and --label-smoothing need classes",
+        ("predict", model, two, "--format", "squad", "-o", tmp_path / "files"): "does not support single label",
+        ("predict", answering, tmp_path / "empty.csv", "--all-scores"): "--all-scores does not support",
         ("calibrate", answering, "--temperature"): "remove --temperature",
         (*call, "--pooling", "mean", "-o", tmp_path / "new"): "Remove --pooling",
         ("train", answering, "--task", "sst-2", "--data-dir", squad, *FAST, "-o", tmp_path / "new"): "sst-2",
@@ -449,7 +476,9 @@ def test_mistakes_are_one_line(answering, model, encoders, squad, tmp_path, caps
     for parts, line in calls.items():
         capsys.readouterr()
         code = main([str(part) for part in parts])
-        said = capsys.readouterr().err.strip().splitlines()
-        assert (code, len(said)) == (2, 1) and line in said[0], (parts, said)
+        errors = capsys.readouterr().err.strip().splitlines()
+        assert (code, len(errors)) == (2, 1) and line in errors[0], (parts, errors)
     assert not (tmp_path / "run").exists() and not (tmp_path / "new").exists()
-    assert AdaptiveModel.from_pretrained(model).answer("a", "b").label is not None  # of a classifier, a pair of texts
+    assert (
+        AdaptiveModel.from_pretrained(model).answer("a", "b").label is not None
+    )  # a classifier reads it as a pair of texts

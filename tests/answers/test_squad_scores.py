@@ -1,32 +1,35 @@
-"""SQuAD's exact match and F1, against values worked out by hand from the official definition."""
+"""SQuAD's exact match and F1, against values computed by hand from the official definition."""
 
 from __future__ import annotations
 
 import pytest
 
-from offramp.answers.overlap import exact_match, token_f1, normalize_answer
+from offramp.answers.overlap import exact_match, normalize_answer, token_f1
 from offramp.answers.span_scores import squad_scores
 from offramp.data.questions import Gold, Question
 from offramp.errors import BadInput
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "normalized"),
     [
         ("The Eiffel Tower!", "eiffel tower"),
         ("  an   apple\ta\nday ", "apple day"),
-        ("theatre, Anna and a-ha", "theatre anna and aha"),  # articles only as whole words, marks before articles
+        (
+            "theatre, Anna and a-ha",
+            "theatre anna and aha",
+        ),  # only whole words are articles; punctuation is removed first
         ("the-end", "theend"),
         ("U.S.", "us"),
         ("$2,000 (about)", "2000 about"),
-        ("“Osk” – 5€", "“osk” – 5€"),  # only ASCII marks go
+        ("“Osk” – 5€", "“osk” – 5€"),  # only ASCII punctuation is removed
         ("A. The, an!", ""),
         ("É", "é"),
         ("", ""),
     ],
 )
-def test_normalised(text, wanted):
-    assert normalize_answer(text) == wanted
+def test_normalize_answer(text, normalized):
+    assert normalize_answer(text) == normalized
 
 
 @pytest.mark.parametrize(
@@ -37,17 +40,17 @@ def test_normalised(text, wanted):
         ("old tower in York", ["tower of London"], 0, 2 / 7),  # 1 of 4, 1 of 3
         ("1803 and 1811", ["between 1803 and 1811", "1803 and 1811"], 1, 1),  # best of several
         ("in 1803", ["between 1803 and 1811", "1803 to 1811"], 0, 2 / 5),  # second: 1 of 2, 1 of 3
-        ("york york york", ["York York city"], 0, 2 / 3),  # a word counts as often as both have it: 2 of 3, 2 of 3
+        ("york york york", ["York York city"], 0, 2 / 3),  # with repetitions: 2 of 3, 2 of 3
         ("york", ["york york"], 0, 2 / 3),  # 1 of 1, 1 of 2
-        ("London of tower", ["tower of london"], 0, 1),  # F1 knows no order
+        ("London of tower", ["tower of london"], 0, 1),  # F1 ignores the order
         ("cat", ["dog"], 0, 0),
         ("", ["dog"], 0, 0),
-        ("the", ["dog"], 0, 0),  # says nothing, as the empty text
+        ("the", ["dog"], 0, 0),  # only an article, so empty
         ("", [], 1, 1),
         ("The.", [], 1, 1),
         ("cat", [], 0, 0),
-        ("", ["a", "The!"], 1, 1),  # right answers that say nothing are none
-        ("", ["the", "dog"], 0, 0),  # beside one that says something they do not count
+        ("", ["a", "The!"], 1, 1),  # gold answers that are only articles do not count
+        ("", ["the", "dog"], 0, 0),  # if there is another gold answer
         ("dog", ["the", "dog"], 1, 1),
     ],
 )
@@ -56,12 +59,18 @@ def test_exact_and_f1(text, golds, is_exact, overlap):
     assert token_f1(text, golds) == pytest.approx(overlap, abs=1e-12)
 
 
-def asked(name, *golds, impossible=False):
+def question(name, *golds, impossible=False):
     return Question(name, "Who?", "Somebody did.", tuple(Gold(gold, 0) for gold in golds), impossible)
 
 
 def test_scores_of_questions_with_and_without_answers():
-    questions = [asked("a", "the cat", "cat"), asked("b"), asked("c", "old dog"), asked("d"), asked("e", "fox")]
+    questions = [
+        question("a", "the cat", "cat"),
+        question("b"),
+        question("c", "old dog"),
+        question("d"),
+        question("e", "fox"),
+    ]
     scores = squad_scores(questions, {"a": "Cat.", "b": "dog", "c": "dog", "d": "", "e": "cow"})
     assert scores == pytest.approx(
         {
@@ -82,30 +91,30 @@ def test_scores_of_questions_with_and_without_answers():
     )
 
 
-def test_the_best_scores_follow_the_files_order_and_may_be_those_of_no_answer():
-    questions = [asked("a"), asked("b", "cat"), asked("c")]
+def test_the_best_scores_follow_the_order_of_the_file():
+    questions = [question("a"), question("b", "cat"), question("c")]
     scores = squad_scores(questions, {"c": "", "b": "dog", "a": "cow"})
     assert (scores["exact"], scores["best_exact"]) == pytest.approx((100 / 3, 200 / 3))
 
 
-def test_variants_are_given_only_where_there_are_such_questions():
-    assert not [name for name in squad_scores([asked("a", "cat")], {"a": "cat"}) if name.startswith("NoAns")]
-    assert not [name for name in squad_scores([asked("a")], {"a": "cat"}) if name.startswith("HasAns")]
+def test_scores_by_answerability_need_such_questions():
+    assert not [name for name in squad_scores([question("a", "cat")], {"a": "cat"}) if name.startswith("NoAns")]
+    assert not [name for name in squad_scores([question("a")], {"a": "cat"}) if name.startswith("HasAns")]
 
 
-def test_an_impossible_question_has_no_right_answer_whatever_its_file_lists():
-    scores = squad_scores([asked("a", "cat", impossible=True)], {"a": "cat"})
+def test_an_impossible_question_has_no_gold_answer():
+    scores = squad_scores([question("a", "cat", impossible=True)], {"a": "cat"})
     assert scores["NoAns_exact"] == scores["exact"] == 0
 
 
-def test_an_answer_that_says_nothing_still_makes_a_question_answerable():
-    scores = squad_scores([asked("a", "The")], {"a": ""})
+def test_a_gold_answer_that_is_only_an_article_makes_a_question_answerable():
+    scores = squad_scores([question("a", "The")], {"a": ""})
     assert scores["HasAns_total"] == 1
     assert scores["exact"] == 100
 
 
-def test_what_cannot_be_scored_is_said():
-    with pytest.raises(BadInput, match="1 of 2 questions have no prediction, as 'b'"):
-        squad_scores([asked("a"), asked("b")], {"a": ""})
-    with pytest.raises(BadInput, match="no question"):
+def test_missing_predictions_raise():
+    with pytest.raises(BadInput, match="1 of 2 questions have no prediction, for example 'b'"):
+        squad_scores([question("a"), question("b")], {"a": ""})
+    with pytest.raises(BadInput, match="no questions"):
         squad_scores([], {})

@@ -198,10 +198,10 @@ def test_train_accepts_data_in_memory(tmp_path, encoders):
         ),
         (
             ["evaluate", "MODEL", "--file", "F", "--thresholds", "1", "-o", "OUT"],
-            "name one with `policy=`",
+            "choose it with `policy=`",
             "with --policy",
         ),
-        (["export", "MODEL", "--int8", "static", "--threads", "1"], "name some with `texts=`", "name some with --file"),
+        (["export", "MODEL", "--int8", "static", "--threads", "1"], "set `texts=`", "set --file"),
     ],
 )
 def test_errors_name_arguments_in_python_and_options_on_the_command_line(

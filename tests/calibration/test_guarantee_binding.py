@@ -139,7 +139,7 @@ def test_a_changed_model_is_loaded_without_guarantee(change, calibrated, tmp_pat
     texts.write_text("".join(f"{text}\n" for text, _ in rows(20)))
     call = ["evaluate", str(folder), "--file", str(texts), "--no-live", "-o", str(tmp_path / "run"), *options]
     assert main(call) == 0
-    notes = [line for line in capsys.readouterr().err.splitlines() if "promised" in line]
+    notes = [line for line in capsys.readouterr().err.splitlines() if "the guarantee" in line]
     assert len(notes) == 1 and "does not hold here" in notes[0]
     assert json.loads((tmp_path / "run" / "results.json").read_text())["calibration"] is None
     assert GUARANTEE not in (tmp_path / "run" / "report.html").read_text()

@@ -114,8 +114,8 @@ def test_long_texts_get_a_warning(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "name", "options", "message"),
     [
-        (b"", "a.txt", [], "a.txt is empty"),
-        (b"id\tsentence\n", "a.tsv", [], "a.tsv is empty"),
+        (b"", "a.txt", [], "a.txt contains no texts"),
+        (b"id\tsentence\n", "a.tsv", [], "a.tsv contains no texts"),
         (b"good\n\xff\xfe\n", "a.txt", [], "line 2: byte 1 (0xff) is not UTF-8"),
         (
             b"a\tb\tsentence\n1\t2\tx\n1\t2\n",
@@ -124,17 +124,17 @@ def test_long_texts_get_a_warning(model, tmp_path, capsys):
             "line 3: 2 columns, expected 3 (a, b, sentence). Is a tab missing?",
         ),
         (b"id,text\n1\n", "a.csv", [], "line 2: 1 column, expected 2"),
-        (b'id,text\n1,"x\n', "a.csv", [], "line 2: not CSV"),
-        (b"a\tb\n1\t2\n", "a.tsv", [], "has the columns a, b; say with --text-column"),
+        (b'id,text\n1,"x\n', "a.csv", [], "line 2: invalid CSV"),
+        (b"a\tb\n1\t2\n", "a.tsv", [], "has the columns a, b; use --text-column"),
         (b"a\tsentense\n1\t2\n", "a.tsv", ["--text-column", "sentence"], "Did you mean 'sentense'?"),
         (b"a\tb\n", "a.tsv", ["--no-header", "--text-column", "3"], "Unknown column number '3'"),
-        (b'{"text": "a"}\n{"text": 3}\n', "a.jsonl", [], "line 2: field 'text' holds 3, expected a string"),
-        (b'{"text": "a"}\n{"text": \n', "a.jsonl", [], "line 2: not JSON"),
+        (b'{"text": "a"}\n{"text": 3}\n', "a.jsonl", [], "line 2: field 'text' is 3, expected a string"),
+        (b'{"text": "a"}\n{"text": \n', "a.jsonl", [], "line 2: invalid JSON"),
         (b'{"txt": "a", "n": 1}\n', "a.jsonl", [], "line 1: the fields are txt, n"),
-        (b"[1]\n", "a.jsonl", [], "line 1: expected an object"),
-        (b'{"text": "bad \\ud83d"}\n', "a.jsonl", [], "line 1: character 5 of the text is half of a pair"),
-        (b"[" * 100_000, "a.jsonl", [], "line 1: not JSON"),
-        (b'{"text": ' + b"1" * 5000 + b"}", "a.jsonl", [], "line 1: not JSON"),
+        (b"[1]\n", "a.jsonl", [], "line 1: expected a JSON object"),
+        (b'{"text": "bad \\ud83d"}\n', "a.jsonl", [], "line 1: character 5 of the text is an unpaired surrogate"),
+        (b"[" * 100_000, "a.jsonl", [], "line 1: unreadable JSON"),
+        (b'{"text": ' + b"1" * 5000 + b"}", "a.jsonl", [], "line 1: unreadable JSON"),
         (b"a\tsentence\n1\tx\n2\n3\ty\n", "a.tsv", [], "line 3: 1 column, expected 2"),
         (b"a\n", "a.txt", ["--text-column", "x"], "plain text, which has no columns"),
         (b"a\n", "a.txt", ["--policy", "entropi:0.2"], "Did you mean 'entropy'?"),
@@ -157,7 +157,7 @@ def test_long_texts_get_a_warning(model, tmp_path, capsys):
         (b"a\n", "a.txt", ["--threshold", "0.3"], "has no threshold"),
         (b"a\n", "a.txt", ["--threshold", "x"], "--threshold"),
         (b"a\n", "a.txt", ["--max-layers", "0"], "must be at least 1 (the first exit's layer)"),
-        (b"a\n", "a.txt", ["--batch-tokens", "0"], "--batch-tokens is 0"),
+        (b"a\n", "a.txt", ["--batch-tokens", "0"], "--batch-tokens must be at least 1"),
     ],
 )
 def test_predict_reports_errors_and_writes_nothing(content, name, options, message, model, tmp_path, capsys):
@@ -169,11 +169,11 @@ def test_predict_reports_errors_and_writes_nothing(content, name, options, messa
 
 
 def test_predict_reports_missing_files(model, texts, tmp_path, capsys):
-    assert "No file" in fails(capsys, "predict", model, tmp_path / "none.txt")
-    assert "No folder" in fails(capsys, "predict", tmp_path / "none", texts)
+    assert "File not found" in fails(capsys, "predict", model, tmp_path / "none.txt")
+    assert "Folder not found" in fails(capsys, "predict", tmp_path / "none", texts)
     assert "no config.json" in fails(capsys, "predict", tmp_path, texts)
     assert "is a file" in fails(capsys, "predict", texts, texts)
-    assert "there is no folder" in fails(capsys, "predict", model, texts, "--output", tmp_path / "no" / "out.jsonl")
+    assert "does not exist" in fails(capsys, "predict", model, texts, "--output", tmp_path / "no" / "out.jsonl")
 
 
 def test_an_existing_output_needs_overwrite(model, texts, tmp_path, capsys):

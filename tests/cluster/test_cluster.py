@@ -215,7 +215,7 @@ def test_a_worker_writes_a_part_and_returns_errors(folder, tmp_path):
     (part,) = split([Source(str(file), "jsonl")], 100)
     worker = make_worker(folder, tmp_path, file)
     results = worker({"part": [json.dumps(vars(part))]})
-    assert results["rows"] == [0] and "line 2: field 'text' holds 5" in results["error"][0]
+    assert results["rows"] == [0] and "line 2: field 'text' is 5" in results["error"][0]
     assert not list(tmp_path.glob(".part*"))
     with pytest.raises(BadInput, match="field 'key' is missing"):
         make_worker(folder, tmp_path, file, id_column="key").predict(part)
@@ -236,9 +236,9 @@ def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     ray = ["--engine", "ray", "--output", "out"]
     assert "No such file: nothing/*.csv" in fails(capsys, *call, "nothing/*.csv", *ray)
     assert "It is a folder" in fails(capsys, *call, folder, *ray)
-    assert "name it with --output" in fails(capsys, *call, pattern, "--engine", "ray")
+    assert "set --output to a folder" in fails(capsys, *call, pattern, "--engine", "ray")
     assert "--workers needs --engine ray" in fails(capsys, *call, pattern, "--workers", 2)
-    assert "with --engine ray" in fails(capsys, *call, "a.txt", "b.txt")
+    assert "use --engine ray" in fails(capsys, *call, "a.txt", "b.txt")
     assert "leave --format out" in fails(capsys, *call, pattern, *ray, "--format", "tsv")
     assert "Unknown column 'textt'" in fails(capsys, *call, pattern, *ray, "--text-column", "textt")
     assert "Unknown column 'idd'" in fails(capsys, *call, pattern, *ray, "--id-column", "idd")

@@ -149,7 +149,7 @@ def test_predictions_run_on_the_models_device(model):
 
 
 def test_lone_surrogates_are_reported(model):
-    with pytest.raises(BadInput, match="half a character pair"):
+    with pytest.raises(BadInput, match="unpaired surrogate"):
         list(model.predict(["fine", "bad \ud83d"]))
 
 
@@ -188,7 +188,7 @@ def test_only_the_needed_part_of_a_long_text_is_tokenised(side, model, monkeypat
     assert (max(seen) > 3000) is (side == "right")  # the text that starts with spaces needs a second pass
     seen.clear()
     tokens(texts[:-1], 0)
-    assert max(seen) <= 16 * encoding.ENOUGH
+    assert max(seen) <= 16 * encoding.CHARS_PER_TOKEN
     monkeypatch.setattr(encoding, "MAX_CHARS", 1000)
     assert tokens(texts[-1:], 0).truncated == 1  # the rest is never read, but counted as truncated
 
@@ -209,8 +209,8 @@ def test_a_text_of_fifty_million_characters_needs_bounded_memory(model):
 
 def test_a_model_of_pairs_rejects_single_texts(model):
     for inputs, valid, invalid, message in (
-        (["question", "answer"], ("a", "b"), "a", "Text 2 is a single text, and this model was trained on pairs."),
-        (["text"], "a", ("a", "b"), "Text 2 is a pair, and this model was trained on single texts."),
+        (["question", "answer"], ("a", "b"), "a", "Text 2 is a single text, but this model was trained on pairs."),
+        (["text"], "a", ("a", "b"), "Text 2 is a pair, but this model was trained on single texts."),
     ):
         pairs = copy.deepcopy(model)
         pairs.config.inputs = inputs

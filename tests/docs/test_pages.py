@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
+import importlib
 import json
 import multiprocessing
 import re
@@ -47,6 +49,8 @@ PAGES = (
     "how-to/batch-jobs.md",
     "how-to/train.md",
     "how-to/evaluate.md",
+    "tutorials/your-classifier.md",
+    "tutorials/reproduce-a-paper.md",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -65,10 +69,15 @@ def test_blocks_can_be_run_options_are_ours_and_links_lead_somewhere(name):
         assert (DOCS.parent / file).exists(), file
 
 
-def test_the_readme_links_every_page_and_says_what_the_auto_classes_need():
-    readme = (DOCS.parent / "README.md").read_text("utf-8")
-    assert all(f"](docs/{name})" in readme for name in PAGES)
-    assert "AutoModelForSequenceClassification.from_pretrained" in readme
+@pytest.mark.parametrize("name", ["how-to/serve.md", "how-to/batch-jobs.md", "../README.md"])
+def test_commands_that_are_run_elsewhere_are_spelled_right(name):
+    """Servers and Ray jobs run in tests/serving and tests/cluster; here their options are parsed."""
+    shell = [block for language, block in blocks(read(name)) if language == "sh" and block.startswith("offramp")]
+    assert shell
+    for command in commands("".join(f"```sh\n{block}```\n" for block in shell)):
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        importlib.import_module(f"offramp.cli.{command[0]}").add_arguments(parser)
+        parser.parse_args(command[1:])
 
 
 # -- what the blocks name --------------------------------------------------------------------------
@@ -534,3 +543,25 @@ def test_the_python_page_runs(place, capsys):
     told = capsys.readouterr().out
     assert "times as fast, measured" in told and "of the predictions are the same" in told
     assert "`risk` " in told
+
+
+# -- tutorials -------------------------------------------------------------------------------------
+
+
+def test_the_tutorial_about_your_classifier_runs(place):
+    shutil.copytree(place / "my-model", place / "my-classifier")
+    for seed, (name, count) in enumerate({"texts": 900, "more-texts": 60}.items()):
+        write_rows(place / f"{name}.txt", count, 30 + seed, labelled=False)
+    run_page("tutorials/your-classifier.md")
+    answers = [json.loads(line) for line in (place / "predictions.jsonl").read_text().splitlines()]
+    assert len(answers) == 60 and set(answers[0]) == {"label", "score", "exit_layer"}
+    assert (place / "fast-classifier" / "report.html").is_file()
+
+
+def test_the_tutorial_about_a_paper_runs(place):
+    from tests.docs.test_examples import write_mrpc
+
+    write_mrpc(place / "GLUE")
+    run_page("tutorials/reproduce-a-paper.md")
+    runs = json.loads((place / "by-patience" / "comparison.json").read_text())["runs"]
+    assert len(runs) == 3

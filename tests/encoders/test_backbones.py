@@ -1,4 +1,4 @@
-"""Equality 1, never = plain: with `never` the answer is the unmodified Hugging Face model's."""
+"""With the policy `never`, predictions equal those of the unmodified Hugging Face model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from offramp.encoders import FAMILIES
 from tests.tiny import FAMILY_NAMES, LAYERS, random_batch, save_classifier
 
 NAMES = [name for name in FAMILY_NAMES if name != "elasticbert"]
-TYPED = {"bert", "albert", "electra", "deberta-v2"}
-NO_SDPA = {"deberta-v2", "mpnet"}  # these refuse it
+WITH_TOKEN_TYPES = {"bert", "albert", "electra", "deberta-v2"}
+NO_SDPA = {"deberta-v2", "mpnet"}  # families without sdpa
 
 
 @cache
-def both(folder: Path, attention: str | None):
-    """The plain classifier and ours over the same folder."""
+def load_both(folder: Path, attention: str | None):
+    """Load a classifier with transformers and with offramp."""
     options = {} if attention is None else {"attn_implementation": attention}
-    plain = AutoModelForSequenceClassification.from_pretrained(folder, **options).eval()
-    ours = AdaptiveModel.from_backbone(folder, **options)
-    assert ours.backbone.config._attn_implementation == plain.config._attn_implementation
-    return plain, ours
+    original = AutoModelForSequenceClassification.from_pretrained(folder, **options).eval()
+    adaptive = AdaptiveModel.from_backbone(folder, **options)
+    assert adaptive.backbone.config._attn_implementation == original.config._attn_implementation
+    return original, adaptive
 
 
-def test_every_family_is_tried():
+def test_every_family_is_tested():
     assert set(FAMILY_NAMES) == set(FAMILIES)
 
 
@@ -38,17 +38,17 @@ def test_every_family_is_tried():
 @pytest.mark.parametrize("attention", [None, "eager", "sdpa"])
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 9), longest=st.integers(2, 30))
 @settings(max_examples=8, deadline=None, derandomize=True)
-def test_never_is_the_plain_model(name, attention, seed, rows, longest, folders):
+def test_never_equals_the_original_model(name, attention, seed, rows, longest, folders):
     if attention == "sdpa" and name in NO_SDPA:
         attention = None
-    plain, ours = both(folders[name], attention)
-    batch = random_batch(rows, seed, longest, types=name in TYPED)
+    original, adaptive = load_both(folders[name], attention)
+    batch = random_batch(rows, seed, longest, types=name in WITH_TOKEN_TYPES)
     with torch.no_grad():
-        expected = plain(**batch).logits
-        out = ours(**batch, policy="never")
+        expected = original(**batch).logits
+        out = adaptive(**batch, policy="never")
     torch.testing.assert_close(out.logits, expected, atol=3e-5, rtol=1e-4)
     assert out.exit_layer.tolist() == [LAYERS] * rows
-    assert ours.config.labels == ("class 0", "class 1", "class 2")
+    assert adaptive.config.labels == ("class 0", "class 1", "class 2")
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,20 @@ def test_never_is_the_plain_model(name, attention, seed, rows, longest, folders)
         ("modernbert", {"classifier_pooling": "cls", "local_attention": 40}),
     ],
 )
-def test_other_shapes_of_a_family_are_the_plain_model_too(name, changes, tmp_path):
-    plain, ours = both(save_classifier(name, tmp_path / name, **changes), None)
-    batch = random_batch(6, seed=5, longest=20, types=name in TYPED)
+def test_never_equals_the_original_model_for_other_configs(name, changes, tmp_path):
+    original, adaptive = load_both(save_classifier(name, tmp_path / name, **changes), None)
+    batch = random_batch(6, seed=5, longest=20, types=name in WITH_TOKEN_TYPES)
     with torch.no_grad():
-        torch.testing.assert_close(ours(**batch, policy="never").logits, plain(**batch).logits, atol=3e-5, rtol=1e-4)
+        out, expected = adaptive(**batch, policy="never"), original(**batch)
+    torch.testing.assert_close(out.logits, expected.logits, atol=3e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_without_padding_needs_no_mask(name, folders):
-    plain, ours = both(folders[name], None)
+    original, adaptive = load_both(folders[name], None)
     ids = random_batch(4, seed=1)["input_ids"].clamp_min(4)
     with torch.no_grad():
-        torch.testing.assert_close(ours(ids, policy="never").logits, plain(ids).logits, atol=3e-5, rtol=1e-4)
+        torch.testing.assert_close(adaptive(ids, policy="never").logits, original(ids).logits, atol=3e-5, rtol=1e-4)
         torch.testing.assert_close(
-            ours(ids, torch.ones_like(ids), policy="never").logits, plain(ids).logits, atol=3e-5, rtol=1e-4
+            adaptive(ids, torch.ones_like(ids), policy="never").logits, original(ids).logits, atol=3e-5, rtol=1e-4
         )

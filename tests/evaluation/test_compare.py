@@ -116,7 +116,7 @@ def test_a_reference_from_a_file_or_from_static_runs(runs, tmp_path, capsys):
 
 
 def test_operations_need_a_family_that_elue_counts(tmp_path):
-    with pytest.raises(BadValue, match="how it would count modernbert is unknown"):
+    with pytest.raises(BadValue, match="does not support modernbert"):
         macs_per_exit(adaptive("modernbert", tmp_path / "m", num_labels=2).config)
     assert len(macs_per_exit(adaptive("mpnet", tmp_path / "n", num_labels=2).config)) == 4
     assert [track(size * 10**6) for size in (39, 40, 69, 110)] == ["< 40 M", "< 55 M", "< 70 M", "≥ 110 M"]

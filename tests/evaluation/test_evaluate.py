@@ -313,19 +313,19 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
     other.save_pretrained(tmp_path / "other")
     sst = ["--task", "sst-2", "--data-dir", reviews]
     cases = [
-        (["evaluate", trained, "-o", run], "exists already"),
+        (["evaluate", trained, "-o", run], "already exists"),
         (["evaluate", trained, "--policy", "entropyy", "-o", run, "--overwrite"], "Did you mean 'entropy'"),
         (["evaluate", trained, "--policy", "never", "-o", run, "--overwrite"], "no number to choose"),
         (
             ["evaluate", trained, "--policy", "entropy:1", "--policy", "vote:2", "-o", run, "--overwrite"],
             "Only one policy",
         ),
-        (["evaluate", tmp_path / "other", *sst, "-o", run, "--overwrite"], "answers with a, b, c"),
-        (["evaluate", tmp_path / "other", "-o", run, "--overwrite"], "Which rows?"),
+        (["evaluate", tmp_path / "other", *sst, "-o", run, "--overwrite"], "predicts a, b, c"),
+        (["evaluate", tmp_path / "other", "-o", run, "--overwrite"], "No data: pass"),
         (["evaluate", trained, "--task", "ax", "-o", run, "--overwrite"], "no dev rows"),
-        (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "No file"),
+        (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "File not found"),
         (["evaluate", trained, "--policy", "learned", "-o", run, "--overwrite"], "LTE"),
-        (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "knows its columns"),
+        (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "has fixed columns"),
         (["evaluate", trained, "--thresholds", "0.1", "-o", run, "--overwrite"], "choose it with --policy"),
         (
             ["evaluate", trained, "--policy", "vote", "--patience", "3", "-o", run, "--overwrite"],

@@ -1,4 +1,4 @@
-"""The golden cases, through the functions of the script that a user runs, and the script itself."""
+"""The golden cases of the conformance script, and the script itself."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ TESTS = Path(__file__).parents[1]
 CASES = {file.parent.name: file.parent for file in sorted((TESTS / "golden").glob("**/case.json"))}
 
 
-def test_all_cases_were_found():
+def test_number_of_cases():
     assert len(CASES) == 35
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_passes(name, capsys):
-    passed, failed, left = run_case(CASES[name])
+    passed, failed, unchecked = run_case(CASES[name])
     lines = capsys.readouterr().out.splitlines()
     assert failed == 0, "\n".join(line for line in lines if line.startswith("FAIL"))
     assert passed == sum(line.startswith(f"ok   {name}: ") for line in lines)
     assert passed > 0
-    assert "no check for it" not in left
+    assert "no check for it" not in unchecked
 
 
 def script(*arguments: str) -> None:
-    """As `python tests/conformance.py` does."""
+    """Run `python tests/conformance.py`."""
     sys.argv = ["conformance.py", *arguments]
     sys.path.insert(0, str(TESTS))
     runpy.run_path(str(TESTS / "conformance.py"), run_name="__main__")
@@ -54,9 +54,9 @@ def test_a_wrong_number_fails(tmp_path):
     assert lines[-1] == f"{sum(line.startswith('ok') for line in lines)} passed, {failed} failed"
 
 
-def test_batches_left_at_an_epochs_end_are_a_difference_that_is_told(capsys, tmp_path):
-    """Three batches an epoch, two to an update: where the originals have two updates in two epochs, we have four."""
-    left = {}
+def test_a_remainder_of_batches_at_the_end_of_an_epoch_is_reported_as_a_difference(capsys, tmp_path):
+    """With three batches per epoch and two per update, the originals do two updates in two epochs, offramp four."""
+    unchecked = {}
     for name, changed in (("romebert-bert", "train/gr-early-ref-accum"), ("deebert-bert-2", "train/stage1")):
         case = Path(shutil.copytree(TESTS / "golden" / name, tmp_path / name))
         about = json.loads((case / "case.json").read_text())
@@ -64,14 +64,14 @@ def test_batches_left_at_an_epochs_end_are_a_difference_that_is_told(capsys, tmp
         about["runs"][changed] |= {"batch_size": 6, "gradient_accumulation_steps": 2}
         (case / "case.json").write_text(json.dumps(about))
         expected = load_file(case / "expected.safetensors")
-        kept = {key: value for key, value in expected.items() if key.startswith(tuple(about["runs"]))}
-        if (angles := f"{changed}/angle") in kept:
-            kept[angles] = kept[angles][:2].clone()
-        save_file(kept, case / "expected.safetensors")
-        _, failed, left[name] = run_case(case)
+        selected = {key: value for key, value in expected.items() if key.startswith(tuple(about["runs"]))}
+        if (angles := f"{changed}/angle") in selected:
+            selected[angles] = selected[angles][:2].clone()
+        save_file(selected, case / "expected.safetensors")
+        _, failed, unchecked[name] = run_case(case)
         assert failed == 0
-        assert list(left[name]) == [REMAINDER]
-    runs = {name: {array.split("/")[1] for array in why[REMAINDER]} for name, why in left.items()}
-    # stage 2 starts where stage 1 ended; runs without a remainder are checked as ever
+        assert list(unchecked[name]) == [REMAINDER]
+    runs = {name: {array.split("/")[1] for array in reasons[REMAINDER]} for name, reasons in unchecked.items()}
+    # stage 2 starts from stage 1; runs without a remainder are checked as usual
     assert runs == {"romebert-bert": {"gr-early-ref-accum"}, "deebert-bert-2": {"stage1", "stage2"}}
     assert "ok   romebert-bert: train/gr-early-ref/angle" in capsys.readouterr().out

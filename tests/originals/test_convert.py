@@ -14,18 +14,18 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def inputs(case: str) -> dict[str, torch.Tensor]:
-    found = load_file(GOLDEN / case / "inputs.safetensors")
-    return {key: found[key] for key in ("input_ids", "attention_mask", "token_type_ids") if key in found}
+    tensors = load_file(GOLDEN / case / "inputs.safetensors")
+    return {key: tensors[key] for key in ("input_ids", "attention_mask", "token_type_ids") if key in tensors}
 
 
-def test_faithful_can_be_asked_for_when_a_model_is_loaded(tmp_path):
+def test_faithful_can_be_set_when_a_model_is_loaded(tmp_path):
     case = "deebert-bert-2"
     convert(GOLDEN / case / "checkpoint", tmp_path / "sane")
     convert(GOLDEN / case / "checkpoint", tmp_path / "faithful", options=ConvertOptions(faithful=True))
     sane = AdaptiveModel.from_pretrained(tmp_path / "sane")
-    asked = AdaptiveModel.from_pretrained(tmp_path / "sane", faithful=True)
+    loaded_faithful = AdaptiveModel.from_pretrained(tmp_path / "sane", faithful=True)
     faithful = AdaptiveModel.from_pretrained(tmp_path / "faithful")
-    out = [model(**inputs(case), policy="entropy:0.147").logits for model in (sane, asked, faithful)]
+    out = [model(**inputs(case), policy="entropy:0.147").logits for model in (sane, loaded_faithful, faithful)]
     assert torch.equal(out[1], out[2])
     assert not torch.equal(out[0], out[1])
     assert len(sane.stepper.exits) == 6
@@ -87,14 +87,14 @@ def test_a_released_elasticbert_is_read_with_or_without_its_prefix(prefix, tmp_p
         assert torch.equal(dense, weights[key])
 
 
-def test_kinds_are_told_apart_by_their_keys():
-    found = {case.parent.name: detect(read(case)).name for case in GOLDEN.glob("*/checkpoint")}
-    assert len(found) == 29
-    for case, kind in found.items():
+def test_kinds_are_detected_by_their_keys():
+    detected = {case.parent.name: detect(read(case)).name for case in GOLDEN.glob("*/checkpoint")}
+    assert len(detected) == 29
+    for case, kind in detected.items():
         assert kind == case.split("-")[0].replace("romebert", "deebert"), case
     assert sorted(CHECKPOINT_KINDS) == ["berxit", "deebert", "ebert", "elasticbert", "pabee", "romebert"]
 
 
-def test_an_ordinary_classifier_is_sent_elsewhere(folders):
+def test_the_error_for_an_ordinary_classifier_names_from_backbone(folders):
     with pytest.raises(BadModel, match="from_backbone"):
         detect(read(folders["bert"]))

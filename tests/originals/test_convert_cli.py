@@ -1,4 +1,4 @@
-"""`offramp info` and `offramp convert` as a user meets them."""
+"""`offramp info` and `offramp convert` on the command line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.calls import fails, json_lines
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def test_info_tells_what_a_model_holds(model, capsys):
+def test_info_shows_what_a_model_contains(model, capsys):
     assert main(["info", model]) == 0
-    told = capsys.readouterr().out
-    for word in ("bert, 4 layers of 16", "no, perhaps, yes", "patience:1", "linear    mean"):
-        assert word in told
+    out = capsys.readouterr().out
+    for word in ("bert, 4 layers of 16", "no, perhaps, yes", "patience 1", "linear    mean"):
+        assert word in out
     assert main(["info", model, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["policy"] == "patience:1"
-    assert [one["layer"] for one in facts["exits"]] == [1, 2, 3, 4]
+    assert [point["layer"] for point in facts["exits"]] == [1, 2, 3, 4]
     assert facts["parameters"]["exits"] == 4 * (3 * 16 + 3)
 
 
@@ -57,7 +57,7 @@ def test_convert_takes_kind_policy_and_layers(tmp_path, capsys):
     )
     assert "RomeBERT" in capsys.readouterr().out
     assert main(["info", str(tmp_path / "a")]) == 0
-    assert "entropy:0.1" in capsys.readouterr().out
+    assert "entropy, threshold 0.1" in capsys.readouterr().out
     static = str(GOLDEN / "elasticbert-static" / "checkpoint")
     assert main(["convert", static, "--output", str(tmp_path / "b"), "--layers", "2"]) == 0
     assert main(["info", str(tmp_path / "b")]) == 0
@@ -74,13 +74,13 @@ def test_convert_keeps_the_tokenizer(tmp_path, capsys):
     assert len(json_lines(capsys, "predict", tmp_path / "model", tmp_path / "a.txt")) == 2
 
 
-def test_elasticbert_can_be_cut(tmp_path, capsys):
+def test_elasticbert_can_be_truncated(tmp_path, capsys):
     dynamic = GOLDEN / "elasticbert-entropy" / "checkpoint"
     assert main(["convert", str(dynamic), "--output", str(tmp_path / "two"), "--layers", "2"]) == 0
     assert main(["info", str(tmp_path / "two")]) == 0
     assert "2 layers" in capsys.readouterr().out
     for layers in ("0", "7", "-1"):
-        assert "the checkpoint has 6" in fails(
+        assert "--layers must be between 1 and 6" in fails(
             capsys, "convert", dynamic, "--output", tmp_path / "x", "--layers", layers
         )
 
@@ -119,7 +119,7 @@ def test_a_pipe_can_be_read(model, tmp_path, capsys):
 
 
 class Bomb:
-    """A pickle that would leave a mark if it were executed."""
+    """A pickle that would create a file if it were executed."""
 
     def __init__(self, mark: Path):
         self.mark = mark
@@ -140,7 +140,7 @@ def test_a_pickle_is_never_executed(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_convert_names_what_is_wrong(tmp_path, capsys):
+def test_convert_errors(tmp_path, capsys):
     source = Path(shutil.copytree(GOLDEN / "deebert-bert-2" / "checkpoint", tmp_path / "source"))
     out = tmp_path / "out"
     assert "Did you mean 'pabee'?" in fails(capsys, "convert", source, "--output", out, "--kind", "pabe")
@@ -155,7 +155,7 @@ def test_convert_names_what_is_wrong(tmp_path, capsys):
     torch.save(
         weights | {"bert.encoder.highway.2.classifier.weight": lost, "bert.odd": lost}, source / "pytorch_model.bin"
     )
-    assert "backbone.odd is not known" in fails(capsys, "convert", source, "--output", out)
+    assert "backbone.odd is unexpected" in fails(capsys, "convert", source, "--output", out)
     (source / "pytorch_model.bin").write_bytes((source / "pytorch_model.bin").read_bytes()[:5000])
     fails(capsys, "convert", source, "--output", out)
     (source / "pytorch_model.bin").unlink()
@@ -163,16 +163,18 @@ def test_convert_names_what_is_wrong(tmp_path, capsys):
     (source / "config.json").write_text("{}")
     assert not out.exists()
     source = GOLDEN / "deebert-bert-2" / "checkpoint"
-    assert "leave --no-answer out" in fails(capsys, "convert", source, "--output", out, "--no-answer")
+    assert "--no-answer applies to EBERT checkpoints only" in fails(
+        capsys, "convert", source, "--output", out, "--no-answer"
+    )
     source = GOLDEN / "ebert-bert" / "checkpoint"
-    assert "does not answer questions" in fails(capsys, "convert", source, "--output", out, "--no-answer")
+    assert "is not a question-answering model" in fails(capsys, "convert", source, "--output", out, "--no-answer")
     out.mkdir()
     assert "--overwrite" in fails(capsys, "convert", GOLDEN / "deebert-bert-2" / "checkpoint", "--output", out)
     assert list(out.iterdir()) == []
 
 
-def test_entropy_on_a_regression_is_refused_unless_faithful(tmp_path, capsys):
+def test_entropy_on_a_regression_is_an_error_unless_faithful(tmp_path, capsys):
     source = GOLDEN / "deebert-regression" / "checkpoint"
-    said = fails(capsys, "convert", source, "--output", tmp_path / "a", "--policy", "entropy:0.1")
-    assert "regression" in said
+    line = fails(capsys, "convert", source, "--output", tmp_path / "a", "--policy", "entropy:0.1")
+    assert "regression" in line
     assert main(["convert", str(source), "--output", str(tmp_path / "b"), "--policy", "entropy:0.1", "--faithful"]) == 0

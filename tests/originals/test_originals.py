@@ -1,4 +1,4 @@
-"""docs/how-to/reproduce.md: every command of the page runs as it stands there, in a folder that has what it names, small."""
+"""docs/how-to/reproduce.md: every command of the page runs, in a folder with small versions of what it names."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.tiny import save_encoder
 
 TESTS = Path(__file__).parents[1]
 PAGE = read("how-to/reproduce.md")
-DEPTH = 5  # more than the four layers that one command asks for
+DEPTH = 5  # more than the four layers that one of the commands uses
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FOUND = {title: commands(text) for title, text in sections(PAGE).items()}
-TITLES = [title for title, found in FOUND.items() if found]
+COMMANDS = {title: commands(text) for title, text in sections(PAGE).items()}
+TITLES = [title for title, section_commands in COMMANDS.items() if section_commands]
 
 
 def test_the_page_has_all_systems_and_their_commands():
-    counts = {title: len(found) for title, found in FOUND.items()}
+    counts = {title: len(section_commands) for title, section_commands in COMMANDS.items()}
     systems = {"DeeBERT": 4, "RomeBERT": 5, "BERxiT": 8, "ElasticBERT": 6, "PABEE": 4, "EBERT": 7}
     assert counts == {"Common options": 0} | systems
 
 
-def test_every_option_in_our_column_is_one_of_ours():
+def test_every_option_in_the_offramp_column_exists():
     cells = [line.split(" | ", 1)[1] for line in PAGE.splitlines() if line.startswith("| ")]
     named = [option for cell in cells for option in re.findall(r"--[a-z-]+", cell)]
     assert len(named) > 60
@@ -43,29 +43,29 @@ def test_every_option_in_our_column_is_one_of_ours():
     assert set(recipes) <= set(RECIPES)
 
 
-# -- what the commands name ------------------------------------------------------------------------
+# -- inputs of the commands ------------------------------------------------------------------------
 
 
 def write_task(folder: Path, header: str, line: str, *, train: int = 16, test: str | None = None) -> None:
-    """The files of a task; a line is filled with a row's place, text, label, and the labels as words and as a value."""
+    """Write the files of a task; lines are templates with a row's index, text and label (as number, word and value)."""
     folder.mkdir(parents=True)
-    for split, count, shape in (("train", train, line), ("dev", 8, line), ("test", 3, test or line)):
-        filled = [
-            shape.format(
-                place=place,
+    for split, count, template in (("train", train, line), ("dev", 8, line), ("test", 3, test or line)):
+        lines = [
+            template.format(
+                index=index,
                 text=text,
                 label=label,
                 word=["not_entailment", "entailment"][label],
-                value=2.5 * label + place / 9,
+                value=2.5 * label + index / 9,
             )
-            for place, (text, label) in enumerate(rows(count, seed=count))
+            for index, (text, label) in enumerate(rows(count, seed=count))
         ]
         titles = "index\tsentence" if split == "test" and test else header
-        (folder / f"{split}.tsv").write_text("\n".join([titles, *filled]) + "\n")
+        (folder / f"{split}.tsv").write_text("\n".join([titles, *lines]) + "\n")
 
 
 def write_ebert(folder: Path) -> None:
-    """EBERT's golden checkpoint with positions for 64 tokens."""
+    """Write EBERT's golden checkpoint with 64 position embeddings."""
     shutil.copytree(TESTS / "golden" / "ebert-bert" / "checkpoint", folder)
     weights = torch.load(folder / "pytorch_model.bin", weights_only=True)
     name = "bert.embeddings.position_embeddings.weight"
@@ -76,7 +76,7 @@ def write_ebert(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def workspace(tmp_path_factory) -> Path:
     """A folder with encoders under their names on the Hub, the downloads of GLUE and ELUE, and a DeeBERT checkpoint."""
     root = tmp_path_factory.mktemp("originals")
     deep = {"num_hidden_layers": DEPTH, "max_position_embeddings": 64}
@@ -86,16 +86,16 @@ def place(tmp_path_factory) -> Path:
         "elasticbert", root / "fnlp" / "elasticbert-base", **deep, num_output_layers=DEPTH, max_output_layers=DEPTH
     )
     for suite in ("GLUE", "ELUE"):
-        write_task(root / suite / "SST-2", "sentence\tlabel", "{text}\t{label}", test="{place}\t{text}")
+        write_task(root / suite / "SST-2", "sentence\tlabel", "{text}\t{label}", test="{index}\t{text}")
         header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
         write_task(root / suite / "MRPC", header, "{label}\t1\t2\t{text}\tit was")
-    pair = "{place}\t{text}\tit was\t{word}"
+    pair = "{index}\t{text}\tit was\t{word}"
     # five batches an epoch: the tenth epoch's last update is the fiftieth, where the static recipe is evaluated
     write_task(root / "GLUE" / "RTE", "index\tsentence1\tsentence2\tlabel", pair, train=160)
     header = "\t".join(
         ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"]
     )
-    write_task(root / "GLUE" / "STS-B", f"{header}\tscore", "{place}" + "\t-" * 6 + "\t{text}\tit was\t{value:.3f}")
+    write_task(root / "GLUE" / "STS-B", f"{header}\tscore", "{index}" + "\t-" * 6 + "\t{text}\tit was\t{value:.3f}")
     checkpoint = TESTS / "golden" / "deebert-bert-2" / "checkpoint"
     shutil.copytree(checkpoint, root / "saved_models" / "bert-base" / "SST-2" / "two_stage")
     write_ebert(root / "ebert-checkpoint")
@@ -108,41 +108,41 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_every_command_runs(title, place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    for command in FOUND[title]:
+def test_every_command_runs(title, workspace, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+    for command in COMMANDS[title]:
         assert main(command) == 0, f"{shlex.join(command)}\n{capsys.readouterr().err}"
         CHECKS[command[0]](option(command, "--output"), command)
 
 
 def check_training(output: str, command: list[str]) -> None:
-    """The recipe is the one that was asked for, faithful, and it ran for as long as its authors let it."""
-    told = json.loads(Path(output, "scores.json").read_text())
+    """Check the recipe, that it is faithful, and that it ran for the published number of epochs."""
+    scores = json.loads(Path(output, "scores.json").read_text())
     if "--recipe" in command:
-        assert told["recipe"] == option(command, "--recipe")
-    assert told["recipe_options"]["faithful"]
-    published = RECIPES[told["recipe"]].published.epochs
+        assert scores["recipe"] == option(command, "--recipe")
+    assert scores["recipe_options"]["faithful"]
+    published = RECIPES[scores["recipe"]].published.epochs
     epochs = float(option(command, "--epochs")) if "--epochs" in command else published
-    assert [stage["epochs"] for stage in told["stages"]] == [epochs] * len(told["stages"])
-    assert told["rows"]["calibration"] == 0
+    assert [stage["epochs"] for stage in scores["stages"]] == [epochs] * len(scores["stages"])
+    assert scores["rows"]["calibration"] == 0
 
 
 def check_evaluation(output: str, command: list[str]) -> None:
-    """The curves are those that were asked for; of every checkpoint, where all were."""
+    """Check the curves, of every checkpoint with --all-checkpoints."""
     runs = list(Path(output).glob("*/results.json" if "--all-checkpoints" in command else "results.json"))
     assert len(runs) == 1  # a few rows make one checkpoint, at the end
     for run in runs:
-        found = json.loads(run.read_text())
-        assert len(np.load(run.parent / "each_layer.npy")) == (1 if found["width"] else DEPTH)
+        results = json.loads(run.read_text())
+        assert len(np.load(run.parent / "each_layer.npy")) == (1 if results["width"] else DEPTH)
         for policy, name in (("entropy", "--thresholds"), ("learned", "--thresholds"), ("patience", "--patience")):
             if policy in command and name in command:
-                wanted = [float(one) for one in option(command, name).split(",")]
-                assert sorted(point["parameter"] for point in found["policies"][policy]) == wanted
-        assert ("live" in found) is ("--no-live" not in command)
+                values = [float(value) for value in option(command, name).split(",")]
+                assert sorted(point["parameter"] for point in results["policies"][policy]) == values
+        assert ("live" in results) is ("--no-live" not in command)
 
 
 def check_submission(output: str, command: list[str]) -> None:
-    """Every row of the test file has its line, every question its answer."""
+    """Check that every row of the test file and every question has a prediction."""
     if option(command, "--format") == "squad":
         assert len(json.loads(Path(output, "predictions_.json").read_text())) == 8
         return
@@ -151,7 +151,7 @@ def check_submission(output: str, command: list[str]) -> None:
 
 
 def check_conversion(output: str, command: list[str]) -> None:
-    """The untrained head is there, and may answer; EBERT's first gate knows how far rows are padded."""
+    """Check that the untrained ramp predicts, and that EBERT's first gate has its padded length."""
     config = json.loads(Path(output, "config.json").read_text())
     if "--pad-to" in command:
         assert config["width"]["pad_to"] == 64

@@ -1,4 +1,4 @@
-"""The files that GLUE and ELUE take, straight from their test files."""
+"""Submission files for GLUE and ELUE, from their official test files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NAMES = {
 }
 
 
-def model_for(task, folder):
-    made = TASKS[task]
-    options = {"num_labels": made.num_labels, "problem_type": made.answer_type.name}
-    if made.labels:
-        options["labels"] = list(made.labels)
+def model_for(task_name, folder):
+    task = TASKS[task_name]
+    options = {"num_labels": task.num_labels, "problem_type": task.answer_type.name}
+    if task.labels:
+        options["labels"] = list(task.labels)
     adaptive("bert", folder / "encoder", **options).save_pretrained(folder / "model")
     return folder / "model"
 
@@ -66,7 +66,7 @@ def test_glue(task, tmp_path, capsys):
         assert answers <= set(TASKS[task].labels)
 
 
-def test_mnli_has_two_halves(tmp_path, capsys):
+def test_mnli_has_two_test_sets(tmp_path, capsys):
     model = model_for("mnli", tmp_path)
     for split, name in (("test_matched", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv")):
         file = official_file("mnli", tmp_path, split=split)
@@ -79,12 +79,12 @@ def test_mnli_has_two_halves(tmp_path, capsys):
     submits(*call[1:], "--split", "test_matched", "--overwrite")
 
 
-def test_answers_are_the_models_own(tmp_path):
+def test_submitted_labels_are_the_models_predictions(tmp_path):
     model, file = model_for("rte", tmp_path), official_file("rte", tmp_path)
     submits(model, file, "--format", "glue", "--task", "rte", "--policy", "layer:2", "-o", tmp_path / "out")
     lines = (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]
     pairs = [("good film", "good film") if i % 2 else ("bad plot", "bad plot") for i in range(5)]
-    expected = [one.label for one in AdaptiveModel.from_pretrained(model).predict(pairs, policy="layer:2")]
+    expected = [answer.label for answer in AdaptiveModel.from_pretrained(model).predict(pairs, policy="layer:2")]
     assert [line.split("\t")[1] for line in lines] == expected
 
 
@@ -110,52 +110,54 @@ def test_elue_static_and_dynamic(tmp_path):
     assert all(1 <= int(layer) <= LAYERS for layer in layers) and len(layers) == 5
     loaded = AdaptiveModel.from_pretrained(model)
     costs = flops_per_exit(loaded.config)
-    told = json.loads((tmp_path / "out" / "sst-2_2.json").read_text())["sst-2_2.tsv"]
-    assert told["mflops"] == pytest.approx(sum(costs[int(layer) - 1] for layer in layers) / 5 / 1e6, abs=0.006)
+    cost = json.loads((tmp_path / "out" / "sst-2_2.json").read_text())["sst-2_2.tsv"]
+    assert cost["mflops"] == pytest.approx(sum(costs[int(layer) - 1] for layer in layers) / 5 / 1e6, abs=0.006)
     (tmp_path / "out" / "sst-2_2.tsv").unlink()
     layer_file = tmp_path / "out" / "sst-2_infer_exit_layer_2.tsv"
     before = layer_file.read_bytes()
-    assert main([str(one) for one in ("predict", *call, "--policy", "patience:2")]) == 2  # all of it or nothing
+    assert main([str(part) for part in ("predict", *call, "--policy", "patience:2")]) == 2  # all files or none
     assert layer_file.read_bytes() == before and not (tmp_path / "out" / "sst-2_2.tsv").exists()
-    assert told["mparams"] == round(sum(value.numel() for value in loaded.parameters()) / 1e6, 2)
+    assert cost["mparams"] == round(sum(value.numel() for value in loaded.parameters()) / 1e6, 2)
 
 
-def test_mistakes_are_one_line(tmp_path, capsys):
+def test_errors_are_one_line(tmp_path, capsys):
     model, file = model_for("sst-2", tmp_path), official_file("sst-2", tmp_path)
     out = ["-o", tmp_path / "out"]
     glue = ["predict", model, file, "--format", "glue"]
     assert "needs --task" in fails(capsys, *glue, *out)
-    assert "needs --task, and --output" in fails(capsys, *glue, "--task", "sst-2")
-    assert "is not one of GLUE's" in fails(capsys, *glue, "--task", "elue-sst-2", *out)
+    assert "needs --task and --output" in fails(capsys, *glue, "--task", "sst-2")
+    assert "is not a GLUE task" in fails(capsys, *glue, "--task", "elue-sst-2", *out)
     other = official_file("mnli", tmp_path)
     call = ["predict", model, other, "--format", "glue", "--task", "mnli"]
-    assert "answers with 0, 1 (single label classification), the data hold contradiction" in fails(capsys, *call, *out)
+    assert "predicts 0, 1 (single label classification), but the labels of the data are contradiction" in fails(
+        capsys, *call, *out
+    )
     assert "needs the path of the official file" in fails(
         capsys, "predict", model, "-", "--format", "glue", "--task", "sst-2", *out
     )
     nowhere = ["-o", tmp_path / "no" / "such"]
-    assert "there is no folder" in fails(capsys, *glue, "--task", "sst-2", *nowhere)
+    assert "does not exist" in fails(capsys, *glue, "--task", "sst-2", *nowhere)
     assert "--task needs --format glue" in fails(capsys, "predict", model, file, "--task", "sst-2")
     file.write_text(file.read_text() + "6\n")
     assert "A submission needs every row" in fails(capsys, *glue, "--task", "sst-2", *out)
     assert not (tmp_path / "out").exists()
 
 
-def test_another_tasks_model_or_file_is_refused(tmp_path, capsys):
+def test_the_model_or_file_of_another_task_is_an_error(tmp_path, capsys):
     from offramp.training.settings import Settings, write_settings
 
     model, file = model_for("sst-2", tmp_path), official_file("sst-2", tmp_path)
     call = ["predict", model, file, "--format", "glue", "--task", "sst-2", "-o", tmp_path / "out"]
     assert main([str(part) for part in call]) == 0
-    assert f"Nothing says that {model} was trained for sst-2" in capsys.readouterr().err
+    assert f"{model} has no training task on record" in capsys.readouterr().err
     write_settings(Settings("encoder", str(model), task="elue-sst-2"), model)
     assert main([str(part) for part in [*call, "--overwrite"]]) == 0
     assert capsys.readouterr().err == ""
     write_settings(Settings("encoder", str(model), task="qqp"), model)
-    assert f"{model} was trained for qqp, and this is a submission for sst-2" in fails(capsys, *call)
+    assert f"{model} was trained for qqp, but this is a submission for sst-2" in fails(capsys, *call)
     write_settings(Settings("encoder", str(model), task="sst-2"), model)
     official_file("rte", tmp_path)  # a test.tsv of pairs
-    told = fails(capsys, *call, "--overwrite")
-    assert "has the columns column0, sentence1, sentence2; the test file of sst-2 has sentence in column 2" in told
+    line = fails(capsys, *call, "--overwrite")
+    assert "has the columns column0, sentence1, sentence2; the test file of sst-2 has sentence in column 2" in line
     for option in (["--text-column", "sentence"], ["--input-format", "tsv"], ["--no-header"], ["--all-scores"]):
-        assert f"leave {option[0]} out" in fails(capsys, *call, *option)
+        assert f"remove {option[0]}" in fails(capsys, *call, *option)

@@ -1,4 +1,4 @@
-"""Heads and channels pruned per input: leaving them out is multiplying by zero, and a batch is its rows."""
+"""Heads and channels pruned per input: skipping equals multiplying by zero, and batching does not change a row."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FAST = ["--max-steps", "2", "--cpu", "--batch-size", "8", "--select", "none", "-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A model per family and form of gates."""
-    root, made = tmp_path_factory.mktemp("gated"), {}
+    """A function that returns a model by family and gate settings; cached."""
+    root, cache = tmp_path_factory.mktemp("gated"), {}
 
     def model(family, **width):
         key = (family, *sorted(width.items()))
-        if key not in made:
-            made[key] = gated(family, root / f"{family}-{len(made)}", **width)
-        return made[key]
+        if key not in cache:
+            cache[key] = gated(family, root / f"{family}-{len(cache)}", **width)
+        return cache[key]
 
     return model
 
@@ -55,10 +55,15 @@ def gated(family, folder, labels=("no", "perhaps", "yes"), **width):
 
 
 def set_masks(model, layers_masks):
-    """Gates that answer what they are told."""
+    """Make the gates return these masks."""
     for layer, masks in enumerate(layers_masks, 1):
         for gate, mask in zip(model.gates.of_layer(layer), masks, strict=True):
             gate.mask = lambda logits, mask=mask: mask[: len(logits)].to(logits.dtype)
+
+
+def gate_masks(model):
+    """The mask functions of all gates, by layer."""
+    return [[gate.mask for gate in model.gates.of_layer(layer)] for layer in range(1, model.config.num_layers + 1)]
 
 
 SHAPES = st.sampled_from([(1, 1), (2, 4), (1, 8), (4, 12)])
@@ -71,20 +76,20 @@ SHAPES = st.sampled_from([(1, 1), (2, 4), (1, 8), (4, 12)])
     seed=st.integers(0, 99),
     share=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
     shape=SHAPES,
-    alike=st.booleans(),
+    same_masks=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtype):
+def test_skipping_equals_masking(models, family, rows, seed, share, shape, same_masks, dtype):
     group, block = shape
     model = models(family, head_group=group, block=block)
-    usual = [[gate.mask for gate in model.gates.of_layer(layer)] for layer in range(1, model.config.num_layers + 1)]
+    original_masks = gate_masks(model)
     draw = np.random.default_rng(seed)
     config = model.config
     units = (config.num_heads // group, config.num_channels // block)
     masks = [
         [
             torch.from_numpy(
-                np.repeat(draw.random((1, n)) < share, rows, 0) if alike else draw.random((rows, n)) < share
+                np.repeat(draw.random((1, n)) < share, rows, 0) if same_masks else draw.random((rows, n)) < share
             )
             for n in units
         ]
@@ -94,24 +99,24 @@ def test_skipped_is_masked(models, family, rows, seed, share, shape, alike, dtyp
     try:
         set_masks(model, masks)
         model.to(dtype)
-        answers = {}
-        for way in ("never", "always", "auto"):
-            model.gates.skipping = way
+        logits = {}
+        for mode in ("never", "always", "auto"):
+            model.gates.skipping = mode
             with torch.no_grad():
-                answers[way] = model(**batch, output_exits=True).exit_logits.double()
+                logits[mode] = model(**batch, output_exits=True).exit_logits.double()
     finally:
         model.to(torch.float32)
         model.gates.skipping = "auto"
-        for layer, gates in enumerate(usual, 1):
+        for layer, gates in enumerate(original_masks, 1):
             for gate, mask in zip(model.gates.of_layer(layer), gates, strict=True):
                 gate.mask = mask
     allowed = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 0.3}[dtype]
-    assert torch.allclose(answers["never"], answers["always"], atol=allowed)
-    assert torch.allclose(answers["never"], answers["auto"], atol=allowed)
+    assert torch.allclose(logits["never"], logits["always"], atol=allowed)
+    assert torch.allclose(logits["never"], logits["auto"], atol=allowed)
 
 
 @pytest.mark.parametrize("family", GATED)
-def test_a_batch_is_its_rows_with_gates_and_exits(family, models):
+def test_batching_does_not_change_a_row_with_gates_and_exits(family, models):
     model = models(family, block=4)
     batch = random_batch(7, 3, types=family not in TYPELESS)
     with torch.no_grad():
@@ -125,7 +130,7 @@ def test_a_batch_is_its_rows_with_gates_and_exits(family, models):
 
 
 def test_weights_that_change_are_packed_again(models):
-    """Skipping keeps a copy of the heads' weights, which must not outlive them."""
+    """Skipping caches a copy of the heads' weights, which must be updated with them."""
     model = models("bert", block=4)
     batch = random_batch(3, 2)
     model.gates.skipping = "always"
@@ -147,25 +152,25 @@ def test_open_gates_are_the_plain_model(models):
         ones = [
             [torch.ones(4, model.config.num_heads), torch.ones(4, model.config.num_channels)]
         ] * model.config.num_layers
-        usual = [[gate.mask for gate in model.gates.of_layer(layer)] for layer in range(1, model.config.num_layers + 1)]
+        original_masks = gate_masks(model)
         set_masks(model, ones)
         with torch.no_grad():
             assert torch.allclose(
                 model(**batch).logits, model.stepper.full_model(Batch.from_tensors(**batch)), atol=1e-5
             )
-        for layer, gates in enumerate(usual, 1):
+        for layer, gates in enumerate(original_masks, 1):
             for gate, mask in zip(model.gates.of_layer(layer), gates, strict=True):
                 gate.mask = mask
 
 
-def test_topk_keeps_all_where_nothing_is_to_be_pruned_and_prunes_ties():
+def test_topk_prunes_ties_and_keeps_all_if_nothing_is_pruned():
     logits = torch.tensor([[3.0, 1.0, 1.0, 2.0, 0.0]])
     assert Gate(4, 5, 1e-5, "topk", 0.1).mask(logits).tolist() == [[1, 1, 1, 1, 1]]
     assert Gate(4, 5, 1e-5, "topk", 0.2).mask(logits).tolist() == [[1, 1, 1, 1, 0]]
     assert Gate(4, 5, 1e-5, "topk", 0.4).mask(logits).tolist() == [[1, 0, 0, 1, 0]]
 
 
-def test_one_row_trains_unless_it_is_to_be_faithful():
+def test_a_batch_of_one_row_trains_unless_faithful():
     gate = Gate(4, 5, 1e-5, "gumbel", 0.2).train()
     assert gate(torch.randn(1, 4)).shape == (1, 5)
     with pytest.raises(ValueError, match="more than 1 value"):
@@ -173,7 +178,7 @@ def test_one_row_trains_unless_it_is_to_be_faithful():
 
 
 def test_operations_are_those_that_torch_counts(models):
-    """All pruned, none pruned: the exact count of a row is the full one less what its gates leave out."""
+    """With everything or nothing pruned, a row's exact count is the full one minus what its gates prune."""
     model = models("bert", block=4)
     config = model.config
     plain, _ = count_operations(config).at(np.array([9, 5]))
@@ -184,7 +189,7 @@ def test_operations_are_those_that_torch_counts(models):
     assert np.allclose(saved_by_width(config, np.array([9, 5]), full), -gates * layers)
     none = saved_by_width(config, np.array([9, 5]), np.zeros_like(full))
     heads = np.cumsum(count_operations(config).at(np.array([9, 5]))[1], axis=1)
-    assert np.allclose(plain - none - heads, gates * layers)  # nothing but the gates and the exits is left
+    assert np.allclose(plain - none - heads, gates * layers)  # only the gates and the exits remain
 
 
 def test_train_evaluate_and_save(encoders, glue, tmp_path, capsys):
@@ -204,28 +209,28 @@ def test_train_evaluate_and_save(encoders, glue, tmp_path, capsys):
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert 0 < results["width"]["ratio"] < 1.5 and len(results["width"]["heads"]) == model.config.num_layers
     exits = results["width"]["exits"]
-    assert sum(one["rows"] for one in exits) == results["data"]["rows"]
-    whole = sum(one["rows"] * one["layer"] * one["heads"] for one in exits if one["rows"])
-    assert len(exits) == 1 and whole == pytest.approx(
+    assert sum(entry["rows"] for entry in exits) == results["data"]["rows"]
+    total = sum(entry["rows"] * entry["layer"] * entry["heads"] for entry in exits if entry["rows"])
+    assert len(exits) == 1 and total == pytest.approx(
         results["data"]["rows"] * sum(results["width"]["heads"]), rel=1e-3
     )
     assert main(["info", str(tmp_path / "model")]) == 0
-    told = capsys.readouterr().out
-    assert "gates on heads (gumbel, groups of 1) and channels (gumbel, blocks of 8)" in told
-    assert "kept up to this exit" in told and "channels per layer" in told
+    out = capsys.readouterr().out
+    assert "gates on heads (gumbel, groups of 1) and channels (gumbel, blocks of 8)" in out
+    assert "kept up to this exit" in out and "channels per layer" in out
 
 
-def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):
+def test_errors_are_one_line(encoders, glue, tmp_path, capsys):
     save_encoder("bert", tmp_path / "encoder")
     call = ["train", tmp_path / "encoder", "--task", "sst-2", "--data-dir", glue, *FAST, "--recipe", "ebert"]
     call += ["-o", tmp_path / "model"]
-    for options, told in (
-        (["--target-ratio", "1.2"], "The target ratio is 1.2; it is above 0 and at most 1."),
-        (["--target-ratio", "0"], "The target ratio is 0.0; it is above 0 and at most 1."),
-        (["--ffn-block", "7"], "`block` of width is 7, which does not divide"),
-        (["--head-group", "3"], "--head-group of width is 3, which does not divide"),
+    for options, message in (
+        (["--target-ratio", "1.2"], "The target ratio must be above 0 and at most 1, got 1.2."),
+        (["--target-ratio", "0"], "The target ratio must be above 0 and at most 1, got 0.0."),
+        (["--ffn-block", "7"], ", got 7."),
+        (["--head-group", "3"], "--head-group must divide"),
     ):
-        assert told in fails(capsys, *call, *options)
+        assert message in fails(capsys, *call, *options)
     assert "Gates are not supported for albert" in fails(
         capsys, *(encoders["albert"] if part == tmp_path / "encoder" else part for part in call)
     )
@@ -237,13 +242,11 @@ def test_mistakes_are_one_line(encoders, glue, tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_plain_checkpoint_is_no_ebert_and_the_other_way_round(tmp_path, capsys):
+def test_a_plain_checkpoint_is_not_ebert_and_vice_versa(tmp_path, capsys):
     from tests.tiny import save_classifier
 
     plain = save_classifier("bert", tmp_path / "plain")
-    assert "an EBERT checkpoint has predictors" in fails(
-        capsys, "convert", plain, "--kind", "ebert", "-o", tmp_path / "m"
-    )
+    assert "is not an EBERT checkpoint" in fails(capsys, "convert", plain, "--kind", "ebert", "-o", tmp_path / "m")
     golden = shutil.copytree(Path(__file__).parents[1] / "golden/ebert-bert/checkpoint", tmp_path / "ebert")
     assert "PABEE" in fails(capsys, "convert", golden, "--kind", "pabee", "-o", tmp_path / "m")
     assert main(["convert", str(golden), "-o", str(tmp_path / "m")]) == 0
@@ -256,13 +259,15 @@ def test_a_plain_checkpoint_is_no_ebert_and_the_other_way_round(tmp_path, capsys
     assert main([*padded, "20"]) == 0
     assert AdaptiveModel.from_pretrained(tmp_path / "padded").config.gating.pad_to == 20
     capsys.readouterr()
-    assert "pad-to is 0" in fails(capsys, *padded[:-2], tmp_path / "no", "--pad-to", "0")
+    assert "--pad-to must be between 1 and" in fails(capsys, *padded[:-2], tmp_path / "no", "--pad-to", "0")
     with pytest.raises(BadValue, match="already has gates"):
         AdaptiveModel.from_pretrained(tmp_path / "m").add_gates(Width().to_dict())
 
 
-def test_exits_say_what_rows_kept(models):
+def test_exit_outputs_contain_what_rows_keep(models):
     model = models("bert")
     with torch.no_grad():
-        every = run_all_exits(model.stepper, Batch.from_tensors(**random_batch(3, 1)))
-    assert [said.kept.shape for said in every] == [(3, layer, 2) for layer in range(1, model.config.num_layers + 1)]
+        outputs = run_all_exits(model.stepper, Batch.from_tensors(**random_batch(3, 1)))
+    assert [output.kept.shape for output in outputs] == [
+        (3, layer, 2) for layer in range(1, model.config.num_layers + 1)
+    ]

@@ -44,16 +44,13 @@ def test_states_are_the_encoders_and_the_teacher_is_the_last_exit(original, tmp_
     np.testing.assert_allclose(states.teacher.numpy(), expected[states.rows], atol=1e-5)
     rows = np.array([3, 0, 7])
     chunk = next(iter(model.runner().chunks(texts, progress=False)))
-    places = np.array([int(np.flatnonzero(chunk.order == states.rows[row])[0]) for row in rows])
+    positions = np.array([int(np.flatnonzero(chunk.order == states.rows[row])[0]) for row in rows])
+    heads = [model.exits.at(point) for point in model.exits.points[:-1]]
     with torch.no_grad():
-        every = run_all_exits(model.stepper, chunk.batch(chunk.order[places]))
-        for head, inside, output in zip(
-            [model.exits.at(point) for point in model.exits.points[:-1]],
-            states.encoder_states(rows),
-            every[:-1],
-            strict=True,
-        ):
-            torch.testing.assert_close(head(head.features(inside)), output.logits, atol=5e-2, rtol=5e-2)  # in half
+        outputs = run_all_exits(model.stepper, chunk.batch(chunk.order[positions]))
+        for head, state, output in zip(heads, states.encoder_states(rows), outputs[:-1], strict=True):
+            # states are stored in half precision
+            torch.testing.assert_close(head(head.features(state)), output.logits, atol=5e-2, rtol=5e-2)
 
 
 def test_heads_learn_the_last_exits_predictions(original, tmp_path):
@@ -97,6 +94,6 @@ def test_another_models_classes_are_matched_by_name(original, tmp_path):
     logits, _ = full_model_logits(str(original), config, texts)
     np.testing.assert_allclose(logits, expected[:, ::-1], atol=1e-5)
     config.id2label = {0: "x", 1: "y"}
-    with pytest.raises(BadModel, match="answers with class 0, class 1, and this model with x, y"):
+    with pytest.raises(BadModel, match="predicts class 0, class 1, but this model predicts x, y"):
         full_model_logits(str(original), config, texts)
     assert short_name(str(original)) == "original" and short_name("org/name") == "name"

@@ -112,7 +112,7 @@ def test_labels_spelled_two_ways_are_one(encoder, capsys, tmp_path):
     file = own(tmp_path, "a.tsv", ["text\tlabel", *lines])
     arguments = ["train", encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "out", *FAST]
     assert main([str(argument) for argument in arguments]) == 0
-    assert "label 'No' is taken for 'no'" in capsys.readouterr().err
+    assert "label 'No' is treated as 'no'" in capsys.readouterr().err
     assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("no", "yes")
 
 
@@ -171,16 +171,16 @@ def mistakes(tmp_path, glue):
     files = ["--train-file", good, "--dev-file", good]
     return [
         ([], "No training data: use --task"),
-        (["--train-file", good, "--dev-file", strange], "strange.tsv, line 3: the label is '7', which is none of 0, 1"),
-        (["--train-file", single, "--dev-file", single], "one.tsv has one class only (1)"),
-        (["--train-file", empty, "--dev-file", empty], "empty.tsv is empty"),
+        (["--train-file", good, "--dev-file", strange], "strange.tsv, line 3: unknown label '7', expected one of 0, 1"),
+        (["--train-file", single, "--dev-file", single], "one.tsv has only one class (1)"),
+        (["--train-file", empty, "--dev-file", empty], "empty.tsv contains no rows"),
         (["--train-file", good], "Missing --dev-file"),
-        (["--train-file", tmp_path / "no.tsv", "--dev-file", good], "No file"),
+        (["--train-file", tmp_path / "no.tsv", "--dev-file", good], "File not found"),
         ([*files, "--text-column", "review"], "Unknown column 'review'. Available: label, text"),
         ([*files, "--label-column", "verdict"], "Unknown column 'verdict'. Available: label, text"),
         ([*files, "--metric", "elo"], "Unknown metric 'elo'"),
         (["--task", "sst-2", "--data-dir", tmp_path / "half"], "no SST-2/dev.tsv in"),
-        (["--task", "sst-2", "--data-dir", tmp_path / "nowhere"], "No folder"),
+        (["--task", "sst-2", "--data-dir", tmp_path / "nowhere"], "Folder not found"),
         (["--task", "sst2", "--data-dir", glue], "Unknown task 'sst2'. Did you mean 'sst-2'?"),
         (["--task", "ax", "--data-dir", glue], "Task ax has no training rows"),
         (["--task", "elue-imdb"], "Task elue-imdb is not on the Hub"),
@@ -217,10 +217,10 @@ def mistakes(tmp_path, glue):
         ([*task, "--seed", "-1"], "--seed must be at least 0, got -1"),
         ([*task, "--weight-decay", "-1"], "--weight-decay must be at least 0, got -1.0"),
         ([*task, "--metric", "acc"], "Task sst-2 has fixed columns and metrics; remove --metric"),
-        ([*files, "--metric", "pearson"], "Metric pearson does not fit this single label classification of 2"),
+        ([*files, "--metric", "pearson"], "Metric pearson does not support single label classification with 2 outputs"),
         ([*task, "--recipe", "romebert-sd", "--temperature", "0"], "--temperature must be greater than 0, got 0.0"),
         ([*task, "--recipe", "romebert-sd", "--reduction", "foo"], "argument --reduction: invalid choice: 'foo'"),
-        (["--task", "sts-b", "--data-dir", sts], "but sts-b has 10; is it another suite's?"),
+        (["--task", "sts-b", "--data-dir", sts], "but sts-b has 10 columns; is the file from another"),
         ([*task, "--schedule", "downhill"], "Unknown schedule 'downhill'"),
         ([*task, "--schedule", "cosine_with_min_lr"], "Unknown schedule 'cosine_with_min_lr'"),
         ([*task, "--report-to", "pigeon"], "--report-to names 'pigeon', which is unknown or not installed"),
@@ -255,7 +255,7 @@ def test_files_with_options_that_do_not_exist(encoder, capsys, tmp_path):
         (tmp_path / "run.yaml").write_text(f"{line}\n")
         assert message in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", tmp_path / "out")
     (tmp_path / "run.yaml").write_text("a: [\n")
-    assert "neither YAML nor JSON" in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", "out")
+    assert "not valid YAML or JSON" in fails(capsys, "train", encoder, "--config", tmp_path / "run.yaml", "-o", "out")
 
 
 def test_another_run_in_the_folder_is_not_changed(encoder, glue, capsys, tmp_path):
@@ -273,7 +273,7 @@ def test_another_run_in_the_folder_is_not_changed(encoder, glue, capsys, tmp_pat
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     line = fails(capsys, "train", encoder, *task[:-1], tmp_path / "mine", *FAST, "--overwrite")
-    assert "holds other things than a run (thesis.txt)" in line
+    assert "contains files that are not part of a run (thesis.txt)" in line
     assert (tmp_path / "mine" / "thesis.txt").is_file()
     line = fails(capsys, "train", tmp_path / "out", *task, *FAST, "--overwrite")
     assert "contains an input of the run" in line
@@ -329,7 +329,7 @@ def test_a_model_that_is_trained_again_keeps_its_exits_and_labels(encoder, glue,
     trains(capsys, encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "own")
     out = ["-o", tmp_path / "two", *FAST]
     line = fails(capsys, "train", tmp_path / "own", *task, *out)
-    assert "answers with no, yes (single label classification), the data hold 0, 1" in line
+    assert "predicts no, yes (single label classification), but the labels of the data are 0, 1" in line
     trains(capsys, encoder, *task, "-o", tmp_path / "one")
     assert "already has exits; remove --num-layers" in fails(
         capsys, "train", tmp_path / "one", *task, *out, "--recipe", "static", "--num-layers", "2"
@@ -362,16 +362,16 @@ def test_short_rows_and_rows_without_a_label_are_skipped_with_a_warning(encoder,
     call = ["train", encoder, "--train-file", file, "--dev-file", file, "-o", tmp_path / "out", *FAST]
     assert main([str(argument) for argument in call]) == 0
     warnings = capsys.readouterr().err
-    assert "1 rows with too few or too many columns were skipped, the first in line 42" in warnings
-    assert "1 rows without a label were skipped, the first at" in warnings
+    assert "skipped 1 rows with too few or too many columns, the first in line 42" in warnings
+    assert "skipped 1 rows without a label, the first in line" in warnings
     assert AdaptiveModel.from_pretrained(tmp_path / "out").config.labels == ("0", "1")
 
 
 def test_json_lines_with_nonsense_are_named(encoder, capsys, tmp_path):
     good = [json.dumps({"text": text, "label": label}) for text, label in rows(20)]
     for line, message in (
-        ('{"text": "a", "label": "seven"}', "line 21: the label is 'seven'"),
-        ('{"text": "a \\ud83d", "label": 1}', "line 21: character 3 of the text is half of a pair"),
+        ('{"text": "a", "label": "seven"}', "line 21: unknown label 'seven'"),
+        ('{"text": "a \\ud83d", "label": 1}', "line 21: character 3 of the text is an unpaired surrogate"),
     ):
         train, dev = own(tmp_path, "good.jsonl", good), own(tmp_path, "bad.jsonl", [*good, line])
         files = ["--train-file", train, "--dev-file", dev]

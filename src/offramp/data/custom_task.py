@@ -86,7 +86,8 @@ def label_rows(table: Table, task: Task) -> Rows:
     notes = list(table.skipped)
     if unlabelled:
         reason = "without a label" if task.labels is not None else "whose label is not a number"
-        notes.append(f"Skipped {len(unlabelled)} rows {reason}, the first at {table.location(unlabelled[0])}.")
+        first = table.lines[unlabelled[0]]
+        notes.append(f"{table.name}: skipped {len(unlabelled)} rows {reason}, the first in line {first}.")
     return Rows(texts, encoded_labels, tuple(notes))
 
 

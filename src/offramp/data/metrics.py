@@ -72,9 +72,10 @@ def _f1_counts(predictions: LabelArray, labels: LabelArray) -> tuple[Counts, Cou
     if predictions.ndim > 1:
         predicted, actual = predictions > 0, labels > 0
         return (predicted & actual).sum(0), predicted.sum(0) + actual.sum(0)
-    predicted, actual, classes = _class_indices(predictions, labels)
-    true_positives = np.bincount(predicted[predicted == actual], minlength=classes)
-    return true_positives, np.bincount(predicted, minlength=classes) + np.bincount(actual, minlength=classes)
+    predicted_class, actual_class, classes = _class_indices(predictions, labels)
+    true_positives = np.bincount(predicted_class[predicted_class == actual_class], minlength=classes)
+    occurrences = np.bincount(predicted_class, minlength=classes) + np.bincount(actual_class, minlength=classes)
+    return true_positives, occurrences
 
 
 def _class_indices(predictions: LabelArray, labels: LabelArray) -> tuple[Counts, Counts, int]:

@@ -163,29 +163,31 @@ def _head_labels(checkpoint: str, backbone: PreTrainedConfig, exit_options: Exit
         return None
     if exit_options.fixed_labels is not None:
         return list(exit_options.fixed_labels)
-    own = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
+    head_labels = [str(backbone.id2label[index]) for index in range(backbone.num_labels)]
     requested = exit_options.labels
     count = len(requested) if requested is not None else exit_options.num_labels
-    if count not in (None, len(own)):
+    if count not in (None, len(head_labels)):
         logger.warning(
             "%s has %d labels, but %s are requested: its head is replaced by a new, untrained one.",
             checkpoint,
-            len(own),
+            len(head_labels),
             count,
         )
         return None
     if requested is None:
-        return own
+        return head_labels
     by_name = {label.casefold(): label for label in requested}
-    if {name.casefold() for name in own} == set(by_name):
-        return [by_name[name.casefold()] for name in own]
-    if all(re.fullmatch(r"LABEL_\d+", name) for name in own) or [*requested] == [str(i) for i in range(len(own))]:
+    if {name.casefold() for name in head_labels} == set(by_name):
+        return [by_name[name.casefold()] for name in head_labels]
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in head_labels) or [*requested] == [
+        str(i) for i in range(len(head_labels))
+    ]:
         return [*requested]
-    if len(own) == 1:  # the output of a regression
+    if len(head_labels) == 1:  # the output of a regression
         return [*requested]
     raise BadValue(
-        f"The labels of {checkpoint} are {', '.join(own)}, but {', '.join(requested)} are requested. Use the same "
-        "names, or train a new head with `fresh_head=True`."
+        f"The labels of {checkpoint} are {', '.join(head_labels)}, but {', '.join(requested)} are requested. "
+        "Use the same names, or train a new head with `fresh_head=True`."
     )
 
 

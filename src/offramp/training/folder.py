@@ -123,7 +123,7 @@ def _check_same_run(settings: Settings, folder: Path, processes: int) -> None:
         if name not in MAY_DIFFER and getattr(before, name) != getattr(settings, name):
             old, new = getattr(before, name), getattr(settings, name)
             raise CannotWrite(
-                f"The run in {folder} was started with `{name}` {old}, not {new}; resume with the options in its "
+                f"The run in {folder} was started with `{name}=` {old}, not {new}; resume with the options in its "
                 f"{TRAINING_FILE}, or use `overwrite=True`."
             )
 

@@ -1,4 +1,4 @@
-"""Files as users have them: what is read as what, and what is refused, in every reader alike."""
+"""Input files in all formats: what is read, and what raises, the same in every command."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ QUESTIONS = ("question", "answer")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A model of pairs, one of single texts, and one of which nobody knows."""
+    """A model for pairs, one for single texts, and one without recorded columns."""
     root = tmp_path_factory.mktemp("models")
-    made = {}
+    paths = {}
     for name, inputs in (("pairs", [*QUESTIONS]), ("single", ["review"]), ("unknown", None)):
         model = adaptive("bert", root / f"{name}-encoder", num_labels=3)
         model.config.inputs = inputs
         model.save_pretrained(root / name)
-        made[name] = root / name
-    return made
+        paths[name] = root / name
+    return paths
 
 
-# the file's name, what it holds, the columns that the model was trained on: what is read
+# file name, content, columns that the model was trained on, expected texts
 READ = [
     ("a.csv", "id,question,answer\n1,a,b\n", QUESTIONS, [("a", "b")]),
     ("a.jsonl", '{"question": "a", "answer": "b"}\n', QUESTIONS, [("a", "b")]),
@@ -43,7 +43,7 @@ READ = [
     ("a.csv", "text,pair\na,b\n", ("text",), ["a"]),
     ("a.csv", "sentence,review\na,b\n", ("review",), ["b"]),
     ("a.tsv", "question\tsentence\na\tb\n", ("question", "sentence"), [("a", "b")]),
-    # an empty line is an empty text where lines are texts, and no row where rows have columns
+    # an empty line is an empty text if lines are texts, and is skipped if rows have columns
     ("a.txt", "a\n\nb\n", None, ["a", "", "b"]),
     ("a.tsv", "text\na\n\nb\n", None, ["a", "", "b"]),
     ("a.csv", "text\na\n\nb\n", None, ["a", "", "b"]),
@@ -55,41 +55,41 @@ READ = [
 
 @pytest.mark.parametrize(("name", "content", "inputs", "texts"), READ)
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_read(name, content, inputs, texts, packed, tmp_path):
+def test_valid_files_are_read(name, content, inputs, texts, packed, tmp_path):
     file = tmp_path / (f"{name}.gz" if packed else name)
     file.write_bytes(gzip.compress(content.encode()) if packed else content.encode())
-    wanted = Source(str(file), infer_format(str(file)), inputs=inputs)
-    assert list(read_texts(wanted)) == texts
-    if wanted.format != "text":  # training's reader sees the same rows
-        assert len(list(read_records(wanted))) == len(texts)
+    input_source = Source(str(file), infer_format(str(file)), inputs=inputs)
+    assert list(read_texts(input_source)) == texts
+    if input_source.format != "text":  # as the reader for training
+        assert len(list(read_records(input_source))) == len(texts)
 
 
-# what a model of pairs is given, and what it says
-NO_PARTNER = "the model was trained on pairs (question, answer), and there is no partner; say with --pair-column"
-REFUSED = [
-    ("a.txt", "a\n", f"is read as plain text; {NO_PARTNER}"),
-    ("a.csv", "question,id\na,1\n", f"has the columns question, id; {NO_PARTNER}"),
-    ("a.jsonl", '{"question": "a"}\n', f"line 1: the fields are question; {NO_PARTNER}"),
-    ("a.jsonl", '"a"\n', f"line 1: {NO_PARTNER}"),
+# file name, content, part of the error
+NO_PAIR = "the model was trained on pairs (question, answer), and the second text is missing; use --pair-column"
+INVALID = [
+    ("a.txt", "a\n", f"is read as plain text; {NO_PAIR}"),
+    ("a.csv", "question,id\na,1\n", f"has the columns question, id; {NO_PAIR}"),
+    ("a.jsonl", '{"question": "a"}\n', f"line 1: the fields are question; {NO_PAIR}"),
+    ("a.jsonl", '"a"\n', f"line 1: {NO_PAIR}"),
     ("a.jsonl", '{"question": "a", "answer": "b"}\n{"question": "a"}\n', "line 2: the fields are question; "),
-    ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], "what gzip packed is cut off or damaged"),
-    ("a.txt", gzip.compress(b"a\n" * 99, mtime=0)[:20], "what gzip packed is cut off or damaged"),
+    ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], "the gzip data is truncated or corrupt"),
+    ("a.txt", gzip.compress(b"a\n" * 99, mtime=0)[:20], "the gzip data is truncated or corrupt"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "told"), REFUSED)
-def test_what_is_refused(name, content, told, models, tmp_path, capsys):
+@pytest.mark.parametrize(("name", "content", "message"), INVALID)
+def test_invalid_files_raise(name, content, message, models, tmp_path, capsys):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    model = models["pairs" if "pairs" in told or "line 2" in told else "unknown"]
-    assert told in fails(capsys, "predict", model, file)
-    assert told in fails(capsys, "evaluate", model, "--file", file, "-o", tmp_path / "run")
+    model = models["pairs" if "pairs" in message or "line 2" in message else "unknown"]
+    assert message in fails(capsys, "predict", model, file)
+    assert message in fails(capsys, "evaluate", model, "--file", file, "-o", tmp_path / "run")
 
 
-def test_a_model_of_pairs_answers_its_own_columns(models, tmp_path, capsys):
+def test_a_model_for_pairs_reads_its_own_columns(models, tmp_path, capsys):
     rows = [{"id": 1, "question": "good film", "answer": "bad plot"}, {"id": 2, "question": "bad", "answer": "good"}]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    named = answers(
+    named = json_lines(
         capsys,
         "predict",
         models["unknown"],
@@ -115,7 +115,7 @@ def test_a_model_of_pairs_answers_its_own_columns(models, tmp_path, capsys):
     )
 
 
-def test_packed_texts_come_through_a_pipe(models, capsys, monkeypatch):
+def test_gzip_from_standard_input(models, capsys, monkeypatch):
     class Input:
         buffer = io.BufferedReader(io.BytesIO(gzip.compress(b"good film\nbad\n")))
 
@@ -123,15 +123,15 @@ def test_packed_texts_come_through_a_pipe(models, capsys, monkeypatch):
     assert len(json_lines(capsys, "predict", models["unknown"], "-")) == 2
 
 
-def test_what_has_no_end_is_refused(models, tmp_path, capsys, monkeypatch):
+def test_endless_input_raises(models, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(source, "MAX_LINE_BYTES", 100_000)
     for kind in ("text", "csv", "jsonl"):
-        told = fails(capsys, "predict", models["unknown"], "/dev/zero", "--input-format", kind)
-        assert "/dev/zero, line 1: longer than 100,000 bytes" in told
+        error = fails(capsys, "predict", models["unknown"], "/dev/zero", "--input-format", kind)
+        assert "/dev/zero, line 1: longer than 100,000 bytes" in error
     for command in (["evaluate", models["unknown"], "-o", tmp_path / "run"], ["calibrate", models["unknown"]]):
-        assert "is a folder, a pipe or a device" in fails(capsys, *command, "--file", "/dev/zero")
+        assert "must be a regular file" in fails(capsys, *command, "--file", "/dev/zero")
     os.mkfifo(tmp_path / "pipe")
-    assert "No file" in fails(
+    assert "File not found" in fails(
         capsys,
         "train",
         models["unknown"],
@@ -144,26 +144,26 @@ def test_what_has_no_end_is_refused(models, tmp_path, capsys, monkeypatch):
     )
 
 
-def test_a_damaged_parquet_file_is_named(models, tmp_path, capsys):
+def test_a_damaged_parquet_file_raises(models, tmp_path, capsys):
     import pyarrow
     from pyarrow import parquet
 
     file = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["good film", "bad"] * 50}), file)
     content = bytearray(file.read_bytes())
-    content[4:60] = b"\xff" * 56  # a column's own bytes; the list of columns stands at the end
+    content[4:60] = b"\xff" * 56  # the data of a column; the schema is at the end
     file.write_bytes(content)
     assert "a.parquet cannot be read as Parquet" in fails(capsys, "predict", models["unknown"], file)
 
 
-def test_a_quote_that_is_never_closed_is_named(tmp_path, monkeypatch):
+def test_an_unclosed_quote_raises(tmp_path, monkeypatch):
     monkeypatch.setattr("offramp.data.reading.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.csv").write_text('text,id\na,1\n"b,2\n' + "c,3\n" * 1000)
-    with pytest.raises(Exception, match=r"line 3: not CSV .*Is a quote not closed"):
+    with pytest.raises(Exception, match=r"line 3: invalid CSV .*Is a closing quote missing"):
         list(read_texts(Source(str(tmp_path / "a.csv"), "csv")))
 
 
-def test_training_remembers_its_columns(tmp_path, capsys):
+def test_training_records_its_columns(tmp_path, capsys):
     from tests.tiny import save_encoder
 
     save_encoder("bert", tmp_path / "encoder")
@@ -174,8 +174,7 @@ def test_training_remembers_its_columns(tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert main(call) == 0
-    told = capsys.readouterr().err
-    assert "of them empty (pairs of question and answer)" in told
+    assert "of them empty (pairs of question and answer)" in capsys.readouterr().out
     assert AdaptiveModel.from_pretrained(tmp_path / "model").config.inputs == ["question", "answer"]
     (tmp_path / "more.csv").write_text("answer,question\nbad,good\n")
     assert len(json_lines(capsys, "predict", tmp_path / "model", tmp_path / "more.csv")) == 1
