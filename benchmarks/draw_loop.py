@@ -38,8 +38,8 @@ def batch(x: float, rows: list[int]) -> list[str]:
     """The rows of a batch, each padded to the longest of them."""
     longest = max(ROWS[row] for row in rows)
     parts = []
-    for place, row in enumerate(rows):
-        y = TOP + STEP * place
+    for index, row in enumerate(rows):
+        y = TOP + STEP * index
         outline = f'width="{longest}" height="{BAR}" fill="none" stroke="{GREY}" stroke-dasharray="2 2"'
         parts.append(f'<rect x="{x:g}" y="{y}" {outline}/>')
         parts.append(f'<rect x="{x:g}" y="{y}" width="{ROWS[row]}" height="{BAR}" fill="{GREY}"/>')

@@ -242,9 +242,7 @@ def main() -> None:
     parser.add_argument("--backend", default="onnx")
     parser.add_argument("--graph", help="a full-depth graph for the plain server")
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument(
-        "--limit", type=float, default=0.1, help="maximum p99 latency in seconds (default: %(default)s)"
-    )
+    parser.add_argument("--limit", type=float, default=0.1, help="maximum p99 in seconds (default: %(default)s)")
     parser.add_argument("--soak", type=int, default=0)
     parser.add_argument("--server-core", type=int)
     parser.add_argument("--client-core", type=int)

@@ -1,12 +1,12 @@
-"""Question answering on real data: all-MiniLM-L6-v2 on SQuAD, with exits, with width, and without.
+"""Question answering on real data: all-MiniLM-L6-v2 on SQuAD, plain, with exits, and with width pruning.
 
     python benchmarks/squad_results.py --models DIR --data DIR --work DIR [--only plain,joint] [--measure]
 
-MODELS holds all-MiniLM-L6-v2, DATA the SQuAD files (train_subset.json and so on), WORK the runs. Trainings go in order;
-a finished one is left alone, a torn one goes on from its last checkpoint. With `--measure` every finished model is
-calibrated on the questions that its training set aside and evaluated on dev, its seconds against the plain encoder in
-turns; for that the machine should have nothing else to do. Figures go to benchmarks/results/squad.json, the page is
-made by write_results.py.
+MODELS contains all-MiniLM-L6-v2, DATA the SQuAD files (train_subset.json etc.), WORK the runs. Finished runs are
+skipped, interrupted ones are resumed from their last checkpoint. With `--measure`, every finished model is calibrated
+on the questions that its training set aside and evaluated on dev, with its time compared with the plain encoder's; the
+machine should be idle then. The results are in benchmarks/results/squad.json, from which write_results.py writes the
+page.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ COMMON = ["--batch-size", "16", "--select", "none", "--save-every", "50", "--eva
 COMMON += ["--warmup", "0.1", "--weight-decay", "0.01"]
 LEARN = ["--epochs", "2", "--learning-rate", "1e-4"]
 
-# name: the model that it starts from, the data, its recipe, its options
+# name: initial model, data, recipe, options
 RUNS: dict[str, tuple[str, tuple[str, str, str], str, list[str]]] = {
     "plain": (MINILM, ONE, "plain", LEARN),
     "joint": (MINILM, ONE, "joint", LEARN),
     "ebert-0.8": ("plain", ONE, "ebert", ["--epochs", "0.5", "--target-ratio", "0.8", "--ffn-block", "128"]),
     "joint-2.0": ("joint", TWO, "joint", ["--epochs", "1", "--learning-rate", "5e-5"]),
 }
-PROMISE = ["--risk", "0.05", "--confidence", "0.9", "--policy", "confidence"]
+GUARANTEE = ["--risk", "0.05", "--confidence", "0.9", "--policy", "confidence"]
 
 
 def main() -> None:
-    """Train what is not trained, then measure what is asked for."""
+    """Train the runs that are not finished, or measure the finished ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("models", "data", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(RUNS))
-    parser.add_argument("--measure", action="store_true", help="evaluate the finished ones instead of training")
+    parser.add_argument("--measure", action="store_true", help="evaluate the finished runs instead of training")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     for name in args.only:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def train(name: str, args: argparse.Namespace) -> None:
-    """One call of `offramp train`, in a process of its own."""
+    """Run `offramp train` in a separate process."""
     start, (task, train_file, dev_file), recipe, options = RUNS[name]
     output = args.work / name
     if (output / "config.json").is_file():
@@ -70,7 +70,7 @@ def train(name: str, args: argparse.Namespace) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> None:
-    """A guarantee where there are exits, then scores, the curve and seconds of one model."""
+    """Calibrate a model with exits, then evaluate it and save scores, curves and seconds."""
     model, run = args.work / name, args.work / f"{name}-run"
     if not (model / "config.json").is_file():
         print(f"{name} is not trained yet")
@@ -78,30 +78,30 @@ def measure(name: str, args: argparse.Namespace) -> None:
     offramp = [sys.executable, "-m", "offramp"]
     sentence = None
     if len(json.loads((model / "config.json").read_text())["exits"]) > 1:
-        said = subprocess.run([*offramp, "calibrate", str(model), *PROMISE], capture_output=True, text=True)
-        sentence = (said.stdout or said.stderr).strip().splitlines()[0]
+        completed = subprocess.run([*offramp, "calibrate", str(model), *GUARANTEE], capture_output=True, text=True)
+        sentence = (completed.stdout or completed.stderr).strip().splitlines()[0]
         print(sentence)
     subprocess.run([*offramp, "evaluate", str(model), "--output", str(run), "--overwrite"], check=True)
     results = json.loads((run / "results.json").read_text())
     saved: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    results["data"]["name"] = Path(results["data"]["name"]).name  # where it lay is nobody's business
+    results["data"]["name"] = Path(results["data"]["name"]).name  # without the local path
     saved[name] = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": cpu_name(),
         "torch": torch.__version__,
         "guarantee": sentence,
-        "risk": float(PROMISE[1]),
+        "risk": float(GUARANTEE[1]),
         "official": results["questions"],
         "trained": json.loads((model / "scores.json").read_text())["rows"],
         **{key: results[key] for key in ("data", "exits", "chosen", "width", "live", "plain_seconds")},
-        "curves": {name: [_drawn(point) for point in points] for name, points in results["policies"].items()},
+        "curves": {name: [_curve_point(point) for point in points] for name, points in results["policies"].items()},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
 
 
-def _drawn(point: dict[str, Any]) -> list[float]:
-    """What a curve is drawn of."""
+def _curve_point(point: dict[str, Any]) -> list[float]:
+    """Return the values that the figure shows."""
     return [round(point[name], 4) for name in ("mean_layers", "score", "agreement")]
 
 

@@ -1,4 +1,4 @@
-"""Time to evaluate 200 thresholds × 5 policies on SST-2's dev sentences from a recorded trace, checked against live runs.
+"""Time to evaluate 200 thresholds × 5 policies on SST-2's dev sentences from a trace, checked against live runs.
 
     python benchmarks/sweep.py --model DIR --data DIR
 

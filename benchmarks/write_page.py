@@ -96,7 +96,7 @@ def draw(results: dict[str, Any]) -> None:
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     batches = [str(row["batch"]) for row in results["rows"]]
     for number, (key, title) in enumerate(EXITS.items()):
-        centres = [place + 0.38 * (number - 0.5) for place in range(len(batches))]
+        centres = [index + 0.38 * (number - 0.5) for index in range(len(batches))]
         bars = axes.bar(centres, [ratio(row) for row in results[key]], 0.36, color=COLOURS[number], label=title)
         axes.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color="white")
     axes.axhline(1, color="#777777", linewidth=0.8, linestyle="--")

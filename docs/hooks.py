@@ -26,7 +26,8 @@ def _command(name: str, summary: str) -> str:
     lines = [f"## offramp {name}", "", str(module.__doc__).strip(), ""]
     lines += ["```console", *(f"$ {line.strip()}" for line in examples.strip().splitlines()), "```", ""]
     for group in parser._action_groups:
-        actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS and action.dest != "help"]
+        shown = [action for action in group._group_actions if action.dest != "help"]
+        actions = [action for action in shown if action.help != argparse.SUPPRESS]
         if actions:
             lines += [f"**{(group.title or '').capitalize()}**", ""]
             lines += [group.description, ""] if group.description else []
@@ -35,7 +36,8 @@ def _command(name: str, summary: str) -> str:
 
 
 def _option(action: argparse.Action) -> str:
-    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper())
+    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    value = action.metavar or choices
     if action.option_strings:
         takes_value = action.nargs != 0
         name = ", ".join(f"`{option} {value}`" if takes_value else f"`{option}`" for option in action.option_strings)

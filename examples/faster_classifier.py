@@ -2,8 +2,8 @@
 
     python examples/faster_classifier.py my-classifier texts.txt --output fast-classifier --backend onnx
 
-`my-classifier` is any fine-tuned Hugging Face classifier, `texts.txt` has one unlabelled text per line (a few thousand).
-The last tenth of the texts is kept back to check the result.
+`my-classifier` is any fine-tuned Hugging Face classifier. `texts.txt` holds a few thousand unlabelled texts, one per
+line. The last tenth of the texts is kept back to check the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     check = offramp.evaluate(options.output, new, backend=options.backend, reference=options.model, live=False)
     chosen = check.results.chosen
     print(
-        f"On {len(new)} new texts: {chosen.agreement:.1%} of the predictions are the same, {chosen.speedup:.2f}× fewer layers."
+        f"On {len(new)} new texts: {chosen.agreement:.1%} same predictions, {chosen.mean_layers:.2f} layers on average."
     )
 
     # 3. Predict, and see at which layer texts exit.

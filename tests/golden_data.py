@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from golden_case import Case, Check, claim, close
-from offramp.data.task_files import read_split
 from offramp.data.metrics import score
 from offramp.data.task import Rows, Task
+from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
 from offramp.originals.submissions.files import write_elue
 from offramp.policies import Policy

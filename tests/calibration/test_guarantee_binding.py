@@ -185,7 +185,7 @@ def test_the_runner_in_hand_stays_as_it_was(trained, tmp_path):
 
 
 def test_a_model_trained_on_has_seen_what_its_parent_saw(trained, reviews, tmp_path, capsys):
-    """35 of 43 calibration rows had been in the parent's training part, and it said that training did not see them."""
+    """35 of 43 calibration rows had once been in the parent's training rows, but were reported as held out."""
     parent = read_hashes(trained)
     call = ["train", trained, "--task", "sst-2", "--data-dir", reviews, "-o", tmp_path / "on", "--max-steps", "1"]
     assert main([str(part) for part in (*call, "--cpu", "--seed", "7", "--calibration-split", "0.2")]) == 0

@@ -67,7 +67,7 @@ def test_calibrated_saved_and_used_with_another_threshold(model, capsys, tmp_pat
     assert runs(capsys, "predict", model, texts, "--policy", "risk:0.5").count("\n") >= 2
     runs(capsys, "evaluate", model, "--output", tmp_path / "run")
     assert "risk" in json.loads((tmp_path / "run" / "results.json").read_text())["policies"]
-    runs(capsys, "evaluate", model, "--no-live", "--output", tmp_path / "run", "--overwrite")  # all in it is ours
+    runs(capsys, "evaluate", model, "--no-live", "--output", tmp_path / "run", "--overwrite")  # all files are managed
 
 
 def test_auto_takes_entropy_or_the_risk_model(model, capsys):

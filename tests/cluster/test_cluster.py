@@ -239,7 +239,7 @@ def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     assert "set --output to a folder" in fails(capsys, *call, pattern, "--engine", "ray")
     assert "--workers needs --engine ray" in fails(capsys, *call, pattern, "--workers", 2)
     assert "use --engine ray" in fails(capsys, *call, "a.txt", "b.txt")
-    assert "leave --format out" in fails(capsys, *call, pattern, *ray, "--format", "tsv")
+    assert "remove --format" in fails(capsys, *call, pattern, *ray, "--format", "tsv")
     assert "Unknown column 'textt'" in fails(capsys, *call, pattern, *ray, "--text-column", "textt")
     assert "Unknown column 'idd'" in fails(capsys, *call, pattern, *ray, "--id-column", "idd")
     assert "workers must be at least 1" in fails(capsys, *call, pattern, *ray, "--workers", 0)

@@ -207,7 +207,7 @@ def test_device_dtype_and_threads_can_be_chosen(home, tmp_path, capsys):
     assert load(home / "model").dtype == "float32"
     assert main(["info", str(home / "model")]) == 0
     stdout = capsys.readouterr().out
-    assert "this CPU" in stdout and "up to 9 tokens" in stdout
+    assert "this CPU" in stdout and "max length  9 tokens; longer texts are truncated" in stdout
 
 
 def test_the_report_contains_the_command(home, tmp_path, capsys):

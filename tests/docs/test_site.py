@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, has every page, and every public name has a docstring that says enough."""
+"""The documentation site: it builds strictly, has every page, and documents every public name."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_mistakes_are_one_line_and_overwrite_nothing(trained, run, reviews, tmp_
         ),
         (["evaluate", tmp_path / "other", *sst, "-o", run, "--overwrite"], "predicts a, b, c"),
         (["evaluate", tmp_path / "other", "-o", run, "--overwrite"], "No data: pass"),
-        (["evaluate", trained, "--task", "ax", "-o", run, "--overwrite"], "no dev rows"),
+        (["evaluate", trained, "--task", "ax", "-o", run, "--overwrite"], "no labelled dev rows"),
         (["evaluate", trained, "--file", tmp_path / "none.tsv", "-o", run, "--overwrite"], "File not found"),
         (["evaluate", trained, "--policy", "learned", "-o", run, "--overwrite"], "LTE"),
         (["evaluate", trained, "--metric", "f1", "-o", run, "--overwrite"], "has fixed columns"),

@@ -301,7 +301,7 @@ def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(fol
             replies.append(await post_asgi(app, {"inputs": TEXTS}))
             while engine._audits:
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr("offramp.serving.engine.exiting", broken)
+            monkeypatch.setattr("offramp.serving.engine.iter_exited", broken)
             replies.append(await post_asgi(app, {"inputs": TEXTS}))
             monkeypatch.undo()
             replies.append(await post_asgi(app, {"inputs": TEXTS}))
@@ -400,5 +400,5 @@ def test_invalid_options_print_one_line(folder, tmp_path, capsys):
     assert "nowhere" in fails(capsys, "serve", tmp_path / "nowhere", "--port", 0)
     assert "no onnx export" in fails(capsys, "serve", folder, "--backend", "onnx", "--port", 0)
     assert "no guarantee on its predictions" in fails(capsys, "serve", folder, "--audit", 0.1, "--port", 0)
-    assert "--audit is 3" in fails(capsys, "serve", folder, "--audit", 3)
+    assert "--audit must be between 0 and 1" in fails(capsys, "serve", folder, "--audit", 3)
     assert "Cannot read" in fails(capsys, "serve", folder, "--api-key-file", tmp_path / "key")

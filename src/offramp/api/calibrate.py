@@ -86,7 +86,6 @@ def calibrate(
     from offramp.runtimes.loading import load
 
     check_counts(threads=threads)
-    check_folder(str(model))
     for name, value in (("risk_type", risk_type), ("risk", risk), ("confidence", confidence), ("test", test)):
         if speedup is not None and value is not None:
             raise BadValue(f"`speedup=` gives no guarantee; remove `{name}=`.")
@@ -98,6 +97,7 @@ def calibrate(
         test or "auto",
         tolerance,
     )
+    check_folder(str(model))
     names = (policy,) if isinstance(policy, str) else tuple(policy)
     options = CalibrationOptions(names, per_exit, speedup, temperature)
     rows = data_options(texts, labels, data)

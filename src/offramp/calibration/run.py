@@ -113,7 +113,9 @@ def check_folder(name: str) -> Path:
     """Return the model folder; raise for a name on the Hub, which cannot be written to."""
     folder = Path(name)
     if not folder.is_dir():
-        raise BadValue(f"{name} is not a folder. Calibration writes into the model folder: download the model first.")
+        raise BadValue(
+            f"{name} is not a folder. Calibration writes into a local model folder; download Hub models first."
+        )
     return folder
 
 

@@ -73,10 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heads", default="attention", metavar="H", help="exit heads: attention, linear or pooler (default: attention)"
     )
     exits.add_argument(
-        "--queries", type=int, default=4, metavar="N", help="attention heads: learned queries per head (default: 4)"
+        "--queries",
+        type=int,
+        default=4,
+        metavar="N",
+        help="with --heads attention: learned queries per exit head (default: 4)",
     )
     exits.add_argument(
-        "--query-width", type=int, default=64, metavar="N", help="attention heads: width of a query (default: 64)"
+        "--query-width",
+        type=int,
+        default=64,
+        metavar="N",
+        help="with --heads attention: dimension of a query (default: 64)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(

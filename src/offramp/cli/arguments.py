@@ -60,13 +60,17 @@ def add_backend(parser: Options, names: Sequence[str], default: str) -> None:
 
 def add_threads(parser: Options) -> None:
     """Add `--threads`."""
-    parser.add_argument("--threads", type=int, metavar="N", help="number of CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="number of CPU threads (default: PyTorch's choice, for all backends)"
+    )
 
 
 def add_policy(parser: Options, default: str) -> None:
     """Add `--policy`."""
     examples = ", ".join(example for example, _, _ in TABLE.values())
-    parser.add_argument("--policy", metavar="P", help=f"exit policy: {examples} (default: {default})")
+    parser.add_argument(
+        "--policy", metavar="P", help=f"exit policy with its threshold, such as {examples} (default: {default})"
+    )
 
 
 def add_output(parser: Options, *, required: bool, help: str) -> None:

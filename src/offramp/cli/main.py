@@ -32,11 +32,11 @@ COMMANDS = {
     "train": "add exits to an encoder and train them with a published recipe",
     "evaluate": "measure the quality of every exit and the speed–quality trade-off of every exit policy",
     "compare": "compare several evaluations in one figure and table",
-    "calibrate": "choose the fastest exit threshold that satisfies a quality guarantee",
+    "calibrate": "set the exit threshold of a trained model so that a guarantee holds (adapt includes this)",
     "predict": "run a model on a file of texts",
     "serve": "serve a model over HTTP and monitor its guarantee",
     "export": "export a model to ONNX Runtime or OpenVINO, in int8 if that preserves its predictions",
-    "tune": "choose the exits that make an exported model fastest within a risk limit",
+    "tune": "choose the fastest exits of an exported model for this machine (adapt includes this)",
     "benchmark": "measure a model's speed against baselines on this machine",
     "info": "show what a model folder contains",
     "convert": "convert a published system's checkpoint, such as DeeBERT or PABEE, to an offramp model",
@@ -45,8 +45,8 @@ COMMANDS = {
 DESCRIPTION = """\
 Early exits for BERT-style encoders: easy inputs stop after a few layers, hard ones use all of them.
 
-A model is an ordinary Hugging Face model folder, or a name on the Hub. Results go to standard output, warnings and
-progress to standard error.
+adapt and train take any Hugging Face encoder or classifier, the other commands an offramp model: a folder or a name
+on the Hub. Results go to standard output, warnings and progress to standard error.
 """
 EXAMPLES = """\
 examples:

@@ -1,11 +1,11 @@
 """Serve a model over HTTP, compatible with existing clients, and monitor its guarantee.
 
 Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-inference), /classify (vLLM),
-/v2/models/NAME/infer (Open Inference Protocol), /answer (question answering). GET / is a live dashboard; see also
+/v2/models/NAME/infer (Open Inference Protocol), /answer (question answering). GET / is a status page; see also
 /info, /health, /ready, /metrics and /docs.
 
 With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
-differ than the guarantee allows. Thresholds are never changed automatically.
+differ than the guarantee allows. Thresholds are never tuned automatically.
 """
 
 from __future__ import annotations
@@ -38,29 +38,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--audit",
         type=float,
         default=0.0,
-        metavar="SHARE",
+        metavar="FRACTION",
         help="fraction of predictions to repeat with all layers (default: 0)",
     )
     audit.add_argument(
         "--on-alarm",
         choices=["warn", "never"],
         default="warn",
-        help="warn: log a warning; never: also stop exiting early (default: warn)",
+        help="after an alarm, log a warning (warn), or also run all layers from then on (never) (default: warn)",
     )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-rows", type=int, default=512, metavar="N", help="texts per request (default: 512)")
     limits.add_argument(
-        "--max-bytes", type=int, default=2_000_000, metavar="N", help="bytes per request body (default: 2,000,000)"
+        "--max-rows", type=int, default=512, metavar="N", help="maximum texts per request (default: 512)"
+    )
+    limits.add_argument(
+        "--max-bytes",
+        type=int,
+        default=2_000_000,
+        metavar="N",
+        help="maximum bytes per request body (default: 2,000,000)",
     )
     limits.add_argument(
         "--max-queue",
         type=int,
         default=512,
         metavar="N",
-        help="rows in the queue: texts, or windows of long contexts (default: 512)",
+        help="maximum rows in the queue: texts, or windows of long contexts (default: 512)",
     )
     limits.add_argument(
-        "--batch-tokens", type=int, metavar="N", help="padded tokens per batch (default: depends on the machine)"
+        "--batch-tokens",
+        type=int,
+        metavar="N",
+        help="maximum padded tokens per batch (default: depends on the machine)",
     )
     limits.add_argument("--allow-override", action="store_true", help="allow requests to set the exit policy")
     authentication = parser.add_argument_group("authentication")

@@ -8,6 +8,8 @@ defaults differ from the publications: linear heads on the mean of the tokens wi
 epoch on dev instead of the last, a tenth of the training rows held out for calibration, batches of similar lengths. To
 train as published: --faithful --pooling first --calibration-split 0 --select none --no-group-by-length
 (see docs/how-to/reproduce.md). On several GPUs: torchrun --nproc-per-node N -m offramp train …
+
+BACKBONE and --output are required unless --config sets them.
 """
 
 from __future__ import annotations

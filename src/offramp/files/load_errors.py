@@ -92,7 +92,9 @@ def _explain(name: str, what: str, err: BaseException) -> str:
     if folder.is_dir() and not (folder / "config.json").is_file():
         return f"{name} is not a model folder: it has no config.json."
     if not folder.exists() and isinstance(err, OSError):
-        return f"Model {name} not found: there is no such folder, and the Hub has no such model ({_one_line(err)})."
+        offline = "connect" in str(err) or "offline" in str(err).lower()
+        hub = "the Hugging Face Hub could not be reached" if offline else "the Hugging Face Hub has no such model"
+        return f"Model {name} not found: there is no such folder, and {hub}."
     if corrupt := _find_corrupt_file(folder):
         return f"{name}: {corrupt} is truncated or corrupt ({_one_line(err)}); copy or save it again."
     if what == "tokenizer":

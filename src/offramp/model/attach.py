@@ -179,11 +179,9 @@ def _head_labels(checkpoint: str, backbone: PreTrainedConfig, exit_options: Exit
     by_name = {label.casefold(): label for label in requested}
     if {name.casefold() for name in head_labels} == set(by_name):
         return [by_name[name.casefold()] for name in head_labels]
-    if all(re.fullmatch(r"LABEL_\d+", name) for name in head_labels) or [*requested] == [
-        str(i) for i in range(len(head_labels))
-    ]:
-        return [*requested]
-    if len(head_labels) == 1:  # the output of a regression
+    generic = all(re.fullmatch(r"LABEL_\d+", name) for name in head_labels)
+    numbered = [*requested] == [str(index) for index in range(len(head_labels))]
+    if generic or numbered or len(head_labels) == 1:  # a single label is the output of a regression
         return [*requested]
     raise BadValue(
         f"The labels of {checkpoint} are {', '.join(head_labels)}, but {', '.join(requested)} are requested. "

@@ -51,7 +51,9 @@ class Settings:
     data_dir: str | None = option(None, "data", "folder with the task's official download (default: the Hub)")
     dataset: str | None = option(None, "data", "dataset on the Hub, or a local dataset folder (default: the task's)")
     dataset_config: str | None = option(None, "data", "configuration of the dataset (default: the task's)")
-    train_file: str | None = option(None, "data", "training file: TSV, CSV, JSON lines or Parquet")
+    train_file: str | None = option(
+        None, "data", "training file: TSV, CSV, JSON lines, Parquet, or plain text with --recipe imitate"
+    )
     dev_file: str | None = option(None, "data", "development file, in the same formats")
     text_column: str | None = option(None, "data", "custom data: text column (default: text or sentence)")
     pair_column: str | None = option(None, "data", "custom data: column with the second text of each pair")
@@ -65,9 +67,14 @@ class Settings:
     )
 
     exits: Any = option("all", "model", "layers with an exit: all, or a list such as 2,4,6", metavar="LAYERS")
-    heads: str = option("auto", "model", "exit heads: auto, linear, pooler, shared, family or attention")
-    queries: int = option(4, "model", "attention heads: learned queries per head")
-    query_width: int = option(64, "model", "attention heads: dimension of a query")
+    heads: str = option(
+        "auto",
+        "model",
+        "exit heads: linear, pooler (with a dense tanh layer), shared (one dense layer for all exits), family (the "
+        "encoder family's classification head), attention (learned queries over the tokens) or auto (the recipe's)",
+    )
+    queries: int = option(4, "model", "with --heads attention: learned queries per exit head")
+    query_width: int = option(64, "model", "with --heads attention: dimension of a query")
     pooling: str = option("auto", "model", "pooling of the exit heads: auto, first (as published) or mean")
     num_layers: int | None = option(None, "model", "use only the first K layers (default: all)", metavar="K")
     fresh_head: bool = option(False, "model", "replace a fine-tuned classifier's own head with a new one")
@@ -89,7 +96,8 @@ class Settings:
     head_learning_rate: float | None = option(
         None,
         "training",
-        "learning rate of the exit heads (default: at least 1e-3 for linear and attention heads, else --learning-rate)",
+        "learning rate of the exit heads (default: for linear and attention heads the larger of 1e-3 and "
+        "--learning-rate, otherwise --learning-rate)",
     )
     weight_decay: float | None = option(None, "training", "weight decay of AdamW (default: the recipe's)")
     adam_epsilon: float = option(1e-8, "training", "epsilon of AdamW")
@@ -107,21 +115,30 @@ class Settings:
     seeds: Any = option(None, "training", "train once per seed, such as 1,2,3, and summarize", metavar="S")
 
     select: str = option(
-        "auto", "dev", "dev score that selects the best checkpoint: auto, mean, last, an exit's layer, or none"
+        "auto",
+        "evaluation and checkpoints",
+        "dev score that selects the checkpoint: mean (over the exits), last (the final exit), a layer number, none (keep the "
+        "last one) or auto (the recipe's)",
     )
     early_stopping: int | None = option(
-        None, "dev", "stop after this many evaluations without improvement (default: never)"
+        None, "evaluation and checkpoints", "stop after this many evaluations without improvement (default: never)"
     )
-    eval_every: int | None = option(None, "dev", "updates between evaluations (default: one epoch)")
-    save_every: int | None = option(None, "dev", "updates between checkpoints (default: same as evaluations)")
-    log_every: int = option(50, "dev", "updates between logged losses")
-    keep_checkpoints: bool = option(False, "dev", "keep the checkpoints in OUT/checkpoints")
+    eval_every: int | None = option(
+        None, "evaluation and checkpoints", "updates between evaluations (default: one epoch)"
+    )
+    save_every: int | None = option(
+        None, "evaluation and checkpoints", "updates between checkpoints (default: same as evaluations)"
+    )
+    log_every: int = option(50, "evaluation and checkpoints", "updates between logged losses")
+    keep_checkpoints: bool = option(False, "evaluation and checkpoints", "keep the checkpoints in OUT/checkpoints")
 
-    bf16: bool = option(False, "machine", "bfloat16 mixed precision")
-    fp16: bool = option(False, "machine", "float16 mixed precision with loss scaling")
-    gradient_checkpointing: bool = option(False, "machine", "save memory at the cost of speed")
-    cpu: bool = option(False, "machine", "train on the CPU even if there is a GPU")
-    report_to: str = option("none", "machine", "experiment trackers, such as tensorboard or tensorboard,wandb")
+    bf16: bool = option(False, "hardware and logging", "bfloat16 mixed precision")
+    fp16: bool = option(False, "hardware and logging", "float16 mixed precision with loss scaling")
+    gradient_checkpointing: bool = option(False, "hardware and logging", "save memory at the cost of speed")
+    cpu: bool = option(False, "hardware and logging", "train on the CPU even if there is a GPU")
+    report_to: str = option(
+        "none", "hardware and logging", "experiment trackers, such as tensorboard or tensorboard,wandb"
+    )
 
     def __post_init__(self) -> None:
         for setting in fields(self):

@@ -141,9 +141,7 @@ def _run_unsorted(runner: Runner, texts: Sequence[Text], size: int) -> EntryOutp
 
 def _run_padded(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> EntryOutput:
     """Run as the original implementations do: one row at a time, padded to 128 tokens."""
-    stepper = _PaddedStepper(
-        *(getattr(runner.stepper, name) for name in ("family", "encoder", "heads", "answer_type"))
-    )
+    stepper = _PaddedStepper(*(getattr(runner.stepper, name) for name in ("family", "encoder", "heads", "answer_type")))
 
     def batches() -> Iterator[tuple[NDArray[np.int64], Batch]]:
         for row, text in enumerate(texts):

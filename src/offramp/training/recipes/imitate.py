@@ -23,7 +23,7 @@ class Imitate(Recipe):
     description: ClassVar[str] = "early exits on a frozen fine-tuned model learn its predictions; labels are optional"
     published: ClassVar[PublishedSettings] = PublishedSettings(3, 32, 1e-3, 0.01, 0.06, head="attention")
 
-    teacher: str = option("", "another model to imitate; empty for the model itself")
+    teacher: str = option("", "another model to imitate (default: the model itself)")
     label_weight: float = option(0.0, "weight of the labels in the loss, from 0 to 1, if there are labels")
 
     def __post_init__(self) -> None:

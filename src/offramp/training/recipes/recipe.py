@@ -72,7 +72,9 @@ class Recipe(ABC):
     lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
     single_label_only: ClassVar[bool] = False  # supports single-label classification only
 
-    faithful: bool = option(False, "train exactly as the original implementation, including its quirks")
+    faithful: bool = option(
+        False, "reproduce the quirks of the original implementation; see above for training as published"
+    )
 
     def width(self) -> dict[str, Any] | None:
         """Return the config of the gates to add to the model, or None."""
