@@ -303,7 +303,7 @@ def test_rows_used_to_export_do_not_test_the_guarantee(trained, tmp_path, capsys
     assert main(["export", str(folder), "--int8", "token", "--force", "--file", str(texts)]) == 0
     capsys.readouterr()
     assert main(["calibrate", str(folder), "--backend", "onnx", "--file", str(texts), "--risk", "0.2"]) == 1
-    assert "Skipped 200 rows that were used to export the model" in capsys.readouterr().err
+    assert "Skipped 200 rows that were used to export the model" in capsys.readouterr().out
 
 
 def test_without_the_training_data_an_export_is_not_compared(trained, tmp_path, capsys):

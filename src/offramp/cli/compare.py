@@ -16,7 +16,7 @@ EXAMPLES = """\
 examples:
   offramp compare deebert-run romebert-run --output comparison
   offramp compare run-1 run-2 run-3 --names DeeBERT,DeeBERT+SD,RomeBERT --policy entropy
-  offramp compare run-1 run-2 --elue-reference static-2 static-3 static-4
+  offramp compare run-1 run-2 --elue-reference static-2 static-3 static-4 --clamp
 """
 
 

@@ -59,7 +59,7 @@ def drop_seen_rows(data: TaskRows, seen: Sequence[int]) -> TaskRows:
         return data
     unused: NDArray[np.bool_] = ~np.isin(hash_texts(data.rows.texts), np.asarray(seen, dtype=np.uint64))
     if not unused.all():
-        logger.warning("Skipped %d rows that were used to export the model.", int((~unused).sum()))
+        logger.info("Skipped %d rows that were used to export the model.", int((~unused).sum()))
     return data.take(np.flatnonzero(unused))
 
 

@@ -117,8 +117,8 @@ class Settings:
     select: str = option(
         "auto",
         "evaluation and checkpoints",
-        "dev score that selects the checkpoint: mean (over the exits), last (the final exit), a layer number, none (keep the "
-        "last one) or auto (the recipe's)",
+        "dev score that selects the checkpoint: mean (over the exits), last (the final exit), a layer number, none "
+        "(keep the last one) or auto (the recipe's)",
     )
     early_stopping: int | None = option(
         None, "evaluation and checkpoints", "stop after this many evaluations without improvement (default: never)"
