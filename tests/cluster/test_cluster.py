@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pytest
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.cluster.job import start_job
+from offramp.cluster.job import remove_leftovers, start_job
 from offramp.cluster.parts import read_part, split
 from offramp.cluster.run import JobOptions, plan_job
 from offramp.cluster.worker import Worker, WorkerSettings
@@ -285,3 +286,11 @@ def test_the_folder_of_a_different_job_is_an_error(folder, tmp_path, capsys):
     assert "different model" in fails(capsys, "predict", tmp_path / "other", *call[2:], "--chunk", 3)
     file.write_text(file.read_text() + "k9,more\n")
     assert "modified input files" in fails(capsys, *call, "--chunk", 3)
+
+
+def test_partial_files_of_killed_workers_are_removed(tmp_path):
+    partial, other = tmp_path / f".part-000003.{uuid.uuid4().hex}", tmp_path / ".part-of-something-else"
+    partial.touch()
+    other.touch()
+    remove_leftovers(tmp_path)
+    assert not partial.exists() and other.exists()

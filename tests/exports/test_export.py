@@ -244,7 +244,7 @@ def test_tune_keeps_few_exits_and_gives_a_guarantee(exported, tmp_path, capsys):
     saved_export = json.loads((folder / "onnx" / "offramp.json").read_text())
     assert saved_export["calibrated"]["guarantee"] and saved_export["precision"] == "int8-token"
     out = capsys.readouterr().out
-    assert "With 80 % confidence" in out and "and an exit's decision" in out
+    assert "With 80 % confidence" in out and "Overhead per exit" in out
     before = {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()}
     assert main(["tune", str(folder), "--risk", "0.0005", "--confidence", "0.99"]) == 1
     assert {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()} == before
@@ -265,7 +265,7 @@ def test_tune_keeps_few_exits_and_gives_a_guarantee(exported, tmp_path, capsys):
         (lambda folder: change_temperature(folder), "exits or temperatures have changed"),
         (lambda folder: change_json(folder, made={"runtime": "onnxruntime 1.2"}), "was exported for onnxruntime 1.2"),
         (lambda folder: change_json(folder, exits=[1, 2, 3, 4]), "`exits` is [1, 2, 3, 4]"),
-        (lambda folder: change_json(folder, calibrated="x"), "`calibrated` must be an object"),
+        (lambda folder: change_json(folder, calibrated="x"), "`calibrated` is 'x'"),
     ],
 )
 def test_a_damaged_export_is_reported_in_one_line(damage, line, exported, tmp_path, texts, capsys):

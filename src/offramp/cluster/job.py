@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 JOB_FILE = "_job.json"  # Parquet readers skip files whose names start with _ or .
-MANAGED = re.compile(rf"{re.escape(JOB_FILE)}|part-\d+\.parquet|\.part-\d+\.[0-9a-f]{32}|\._job\.json\..*\.part")
+MANAGED = re.compile(rf"{re.escape(JOB_FILE)}|part-\d+\.parquet|\.part-\d+\.[0-9a-f]{{32}}|\._job\.json\..*\.part")
 
 
 @dataclass(frozen=True)

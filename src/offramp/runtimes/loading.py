@@ -41,9 +41,13 @@ def load(
         max_length: Maximum number of tokens of a text; longer texts are truncated (default: the model's).
         options: Passed to `from_pretrained` of transformers, such as `revision` and `token`.
 
-    >>> runner = offramp.load("folder")                                        # doctest: +SKIP
-    >>> for answer in runner.predict(["a lovely film", "a dull one"]):         # doctest: +SKIP
-    ...     print(answer.label, answer.score, answer.exit_layer)
+    Returns:
+        A `Runner`: `predict(texts)` yields one `Answer` per text, `answer(texts)` returns arrays.
+
+    Examples:
+        >>> runner = offramp.load("folder")                                    # doctest: +SKIP
+        >>> for answer in runner.predict(["a lovely film", "a dull one"]):     # doctest: +SKIP
+        ...     print(answer.label, answer.score, answer.exit_layer)
     """
     from offramp.model import guarantee
 
