@@ -56,7 +56,7 @@ def stream(model: Path, texts: list[str], share: float) -> dict[str, Any]:
         for number, batch in enumerate(batches(texts)):
             call(url, {"inputs": batch, "parameters": {"truncate": True}})
             audit = call(f"{url}/info")["audit"]
-            for name in ("drifts", "broken"):
+            for name in ("drifting", "violated"):
                 if audit[name] and name not in alarms:
                     alarms[name] = {"text": (number + 1) * BATCH, "audited": audit["audited"]}
             if (number + 1) * BATCH in (len(texts) // 2, len(texts)):

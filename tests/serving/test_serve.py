@@ -377,18 +377,18 @@ def test_the_guarantee_is_audited_and_an_alarm_disables_early_exits(folder, tmp_
         for turn in range(60):
             post(server.url, {"inputs": [f"{text} {turn}" for text in TEXTS]})
             audit = json.loads(get(f"{server.url}/info")[1])["audit"]
-            if audit["broken"]:
+            if audit["violated"]:
                 break
             if turn == 0:  # requests outside the guarantee are not audited
                 post(server.url, {"inputs": TEXTS, "parameters": {"max_layers": 1}})
                 assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] <= 4
-        assert audit["broken"] and audit["different"] > 0 and audit["interval"][0] > 0.001
+        assert audit["violated"] and audit["different"] > 0 and audit["interval"][0] > 0.001
         for parameters in ({"max_layers": 1}, {"deadline_ms": 0.0001}, {}):  # outside the guarantee, or stopped
             post(server.url, {"inputs": TEXTS, "parameters": parameters})
         assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] == audit["audited"]
         headers = post(server.url, {"inputs": TEXTS[0]})[1]
         assert headers["x-offramp-exit-layers"] == "4"
-        assert "offramp_alarm_broken 1.0" in get(f"{server.url}/metrics")[1]
+        assert "offramp_alarm_violated 1.0" in get(f"{server.url}/metrics")[1]
 
 
 def test_invalid_options_print_one_line(folder, tmp_path, capsys):

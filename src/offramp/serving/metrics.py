@@ -38,7 +38,7 @@ class Metrics:
             "audit_different": "audited predictions that differ from the full model's",
             "audit_rate_low": "lower end of the anytime-valid confidence interval of the rate that differs",
             "audit_rate_high": "upper end of the anytime-valid confidence interval of the rate that differs",
-            "alarm_broken": "1 when the guarantee is violated",
+            "alarm_violated": "1 when the guarantee is violated",
             "alarm_drift": "1 when drift was detected",
         }
         self.gauges = {name: Gauge(f"offramp_{name}", text, registry=self.registry) for name, text in gauges.items()}
@@ -64,7 +64,7 @@ class Metrics:
                 "audit_different": engine.audit.different,
                 "audit_rate_low": low,
                 "audit_rate_high": high,
-                "alarm_broken": engine.audit.violated,
+                "alarm_violated": engine.audit.violated,
                 "alarm_drift": engine.audit.drifted,
             }
             for name, value in values.items():

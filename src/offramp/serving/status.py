@@ -117,15 +117,15 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
     if audit is not None:
         low, high = confidence_interval(audit.audited, audit.different)
         audit_info = {
-            "share": engine.audit_rate,
-            "promised": audit.risk,
+            "fraction": engine.audit_rate,
+            "guaranteed_risk": audit.risk,
             "audited": audit.audited,
             "skipped": engine.skipped,
             "different": audit.different,
             "rate": audit.rate,
             "interval": [low, high],
-            "broken": audit.violated,
-            "drifts": audit.drifted,
+            "violated": audit.violated,
+            "drifting": audit.drifted,
         }
     layers = dict(engine.layers)  # a copy: the model's thread keeps counting
     calibrated = (runner.config.calibrated or {}) if engine.policy == runner.config.exit_policy else {}
