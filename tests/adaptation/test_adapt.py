@@ -173,6 +173,7 @@ def test_on_an_export_the_guarantee_is_the_exports(original, texts, tmp_path, ca
     assert "differ from original's" in calibrated["sentence"]
     evidence = json.loads((tmp_path / "fast" / "onnx" / "calibration.json").read_text())
     assert evidence["model"]["name"] == str(tmp_path / "fast")
+    assert '"plain_name":"original, torch float32"' in (tmp_path / "fast" / "report.html").read_text()
     assert AdaptiveModel.from_pretrained(tmp_path / "fast").config.calibrated["backend"] == "torch"
     assert runner.answer(random_texts(20, 3)).layer.shape == (20,)
 

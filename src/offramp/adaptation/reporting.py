@@ -30,7 +30,7 @@ class MeasuredSpeed:
 
 def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> MeasuredSpeed:
     """Write `report.html`; return the speed compared with the original model."""
-    data, original = plan.rows(plan.splits.test), plan.model.runner()
+    data, original = plan.rows(plan.splits.test), replace(plan.model.runner(), name=plan.model_name)
     options = EvaluationOptions(live=True, tolerance=plan.guarantee.tolerance)
     scorer = Scorer(selection.trace, data.metrics, None, options.tolerance)
     results = build_results(scorer, runner, data, plan_evaluation(runner, options), options, against=original)
