@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from offramp.report.figures import COLOURS
+from offramp.report.figures import COLORS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results" / "exit-overhead.md"
@@ -97,7 +97,7 @@ def draw(results: dict[str, Any]) -> None:
     batches = [str(row["batch"]) for row in results["rows"]]
     for number, (key, title) in enumerate(EXITS.items()):
         centres = [index + 0.38 * (number - 0.5) for index in range(len(batches))]
-        bars = axes.bar(centres, [ratio(row) for row in results[key]], 0.36, color=COLOURS[number], label=title)
+        bars = axes.bar(centres, [ratio(row) for row in results[key]], 0.36, color=COLORS[number], label=title)
         axes.bar_label(bars, fmt="%.2f", fontsize=8, label_type="center", color="white")
     axes.axhline(1, color="#777777", linewidth=0.8, linestyle="--")
     axes.set_xticks(range(len(batches)), batches)

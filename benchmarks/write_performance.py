@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from offramp.report.figures import COLOURS
+from offramp.report.figures import COLORS
 from saved_results import policy_title
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ NAMES = {
     "OpenVINO int8 by NNCF": "OpenVINO int8 (NNCF)",
 }
 
-RUNTIME_COLOURS = {"ONNX Runtime": COLOURS[0], "OpenVINO": COLOURS[1], "torch": "#555555"}
+RUNTIME_COLOURS = {"ONNX Runtime": COLORS[0], "OpenVINO": COLORS[1], "torch": "#555555"}
 MARKERS = {"bfloat16": "s", "int8-static": "^", "int8-token": "v", "int8-dynamic": "D", "int8-nncf": "P"}
 TICKS = (10, 20, 50, 100, 200, 500, 1000)
 CURVES = {"full": "full depth", "leaving": "early exits"}  # keys of the saved results, and how they are shown
@@ -344,7 +344,7 @@ def growth(name: str, title: str) -> list[str]:
         return []
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
     for axis, key, rows in ((axes[0], "length", result["lengths"]), (axes[1], "batch", result["sizes"])):
-        for colour, (way, label) in zip(COLOURS, CURVES.items(), strict=False):
+        for colour, (way, label) in zip(COLORS, CURVES.items(), strict=False):
             axis.plot([row[key] for row in rows], [row[way] for row in rows], "o-", color=colour, label=label)
         axis.set(xscale="log", yscale="log", xlabel="tokens per text" if key == "length" else "batch size")
         axis.set_xticks([row[key] for row in rows], [str(row[key]) for row in rows])

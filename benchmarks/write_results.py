@@ -14,7 +14,7 @@ from draw_exit_layers import draw_exit_layers
 from offramp.data.tasks import TASKS
 from offramp.policies import Entropy, Learned, Patience, Policy, parse
 from offramp.policies.grids import grid
-from offramp.report.figures import COLOURS
+from offramp.report.figures import COLORS
 from saved_results import policy_title
 from trained_runs import Point, Trained, group_of, read, table
 from training_results import RUNS
@@ -101,7 +101,7 @@ def draw(
 ) -> list[str]:
     """Draw the score of each exit, and score against mean layers."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    styles = [{"color": colour, "ls": line, "ms": 3} for line in ("-", ":") for colour in COLOURS]
+    styles = [{"color": colour, "ls": line, "ms": 3} for line in ("-", ":") for colour in COLORS]
     for style, run in zip(styles, alone, strict=False):
         left.plot(run.record["layers"], run.scores, marker="o", label=run.recipe, **style)
     for style, (name, points) in zip(styles, curves, strict=False):

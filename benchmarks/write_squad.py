@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from offramp.report.figures import COLOURS
+from offramp.report.figures import COLORS
 from saved_results import guarantee_of, policy_title
 from squad_results import RESULTS, RUNS
 
@@ -59,7 +59,7 @@ def section() -> list[str]:
 def draw(record: dict[str, Any]) -> None:
     """Draw F1 against layers, a line per policy, and the exits alone."""
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    for colour, (name, points) in zip(COLOURS, record["curves"].items(), strict=False):
+    for colour, (name, points) in zip(COLORS, record["curves"].items(), strict=False):
         layers, scores, _ = zip(*sorted(points), strict=True)
         axes.plot(layers, [100 * score for score in scores], color=colour, label=name)
     exits = [(exit_["layer"], 100 * exit_["scores"]["span_f1"]) for exit_ in record["exits"]]

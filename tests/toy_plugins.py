@@ -12,7 +12,7 @@ import torch
 import offramp
 from offramp.answers.answer import Answer, Answers, Decoding, Endpoint, RowOutputs
 from offramp.answers.single_label import SingleLabel
-from offramp.answers.texts import TextEncoder
+from offramp.answers.texts import TextRowEncoder
 from offramp.core.batch import EncodedRows
 from offramp.data.metrics import METRICS, Metric
 from offramp.runtimes.torch import TorchStepper
@@ -51,7 +51,7 @@ class AnyOf(SingleLabel):
     submission_formats: ClassVar[tuple[str, ...]] = ()
 
     def encoder(self, tokenizer: Any, limit: int, pairs: bool | None = None) -> Any:
-        texts = TextEncoder(tokenizer, limit, False)
+        texts = TextRowEncoder(tokenizer, limit, False)
 
         def encode(examples: Sequence[Any], seen: int) -> EncodedRows:
             rows = texts([part for example in examples for part in example], 2 * seen)

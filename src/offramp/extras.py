@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offramp.errors import OfframpError
 
-__all__ = ["EXTRAS", "MissingExtra", "install", "require"]
+__all__ = ["EXTRAS", "MissingExtra", "install_command", "require"]
 
 EXTRAS = {  # the extras of pyproject.toml and the modules that they install
     "train": ("accelerate", "datasets", "matplotlib", "yaml", "scipy"),
@@ -26,10 +26,10 @@ def require(extra: str, feature: str) -> None:
     """Raise `MissingExtra` if a library of an extra is not installed; `feature` is what needs it."""
     missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"{feature} needs {', '.join(missing)}: {install(extra)}")
+        raise MissingExtra(f"{feature} needs {', '.join(missing)}: {install_command(extra)}")
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the pip command that installs an extra, from the clone if this is one."""
     clone = (Path(__file__).parents[2] / "pyproject.toml").is_file()
     return f"pip install '{'.' if clone else 'offramp'}[{extra}]'"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offramp.answers import texts as encoding
-from offramp.answers.texts import TextEncoder
+from offramp.answers.texts import TextRowEncoder
 from offramp.core import chunks as batching
 from offramp.core.batch import Ragged
 from offramp.core.chunks import batches_by_tokens
@@ -178,7 +178,7 @@ def test_only_the_needed_part_of_a_long_text_is_tokenised(side, model, monkeypat
     ]
     seen = []
     monkeypatch.setattr(type(tokenizer), "__call__", recording_lengths(type(tokenizer).__call__, seen))
-    tokens = TextEncoder(tokenizer, 16)
+    tokens = TextRowEncoder(tokenizer, 16)
     rows = tokens(texts, 0)
     ids = rows.ids
     assert [list(row) for row in np.split(ids.values, np.cumsum(ids.lengths)[:-1])] == [

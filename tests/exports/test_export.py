@@ -108,7 +108,7 @@ def test_in_int8_rows_do_not_depend_on_their_batch(method, encoders, tmp_path):
 def test_smoothing_moves_outliers_into_the_weights(method):
     from onnx import TensorProto, helper, numpy_helper
 
-    from offramp.exports.int8 import quantise
+    from offramp.exports.int8 import quantize
     from offramp.exports.products import observe_ranges
     from offramp.runtimes.onnx import OnnxGraph
 
@@ -123,7 +123,7 @@ def test_smoothing_moves_outliers_into_the_weights(method):
     ranges, _ = observe_ranges(model, [{"x": values}])
     error = {}
     for smooth in (True, False):
-        quantised = OnnxGraph(quantise(model, method, ranges, smooth=smooth).SerializeToString())
+        quantised = OnnxGraph(quantize(model, method, ranges, smooth=smooth).SerializeToString())
         error[smooth] = float(np.abs(quantised({"x": values})["y"] - values @ weight).mean())
     assert error[True] < 0.5 * error[False], error
 

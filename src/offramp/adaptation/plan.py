@@ -74,7 +74,7 @@ class AdaptPlan:
         return unlabelled_rows(self.model.config, texts, f"texts for {short_name(self.model_name)}")
 
     def trace_file(self, name: str) -> Path:
-        """Return the path of a new trace; one of an interrupted run may be of other heads and is removed."""
+        """Return the path of a new trace. A trace left by an interrupted run is deleted: its heads may differ."""
         file = self.work.folder / f"{name}.safetensors"
         file.unlink(missing_ok=True)
         return file

@@ -22,8 +22,8 @@ __all__ = ["TextSplits", "split_texts", "unlabelled_rows"]
 logger = logging.getLogger("offramp")
 
 # fraction for the test of the guarantee and for the selection of exits; a larger fraction of few texts, up to a count
-TEST, TEST_OF_FEW, TEST_ENOUGH = 0.2, 0.3, 1000
-SELECTION, SELECTION_OF_FEW, SELECTION_ENOUGH = 0.1, 0.2, 500
+TEST_FRACTION, TEST_FRACTION_IF_FEW, TEST_TARGET = 0.2, 0.3, 1000
+SELECTION_FRACTION, SELECTION_FRACTION_IF_FEW, SELECTION_TARGET = 0.1, 0.2, 500
 MIN_TEXTS = 100
 
 
@@ -61,8 +61,8 @@ def split_texts(texts: list[Text], guarantee: Guarantee, seen: NDArray[np.uint64
     _check_enough(unseen, guarantee)
     keys = np.where(is_seen, np.uint64(2**64 - 1), _mix(hashes))
     rank = np.argsort(np.argsort(keys, kind="stable"), kind="stable")
-    num_test = int(_count(unseen, TEST, TEST_OF_FEW, TEST_ENOUGH))
-    num_selection = int(_count(unseen, SELECTION, SELECTION_OF_FEW, SELECTION_ENOUGH))
+    num_test = int(_count(unseen, TEST_FRACTION, TEST_FRACTION_IF_FEW, TEST_TARGET))
+    num_selection = int(_count(unseen, SELECTION_FRACTION, SELECTION_FRACTION_IF_FEW, SELECTION_TARGET))
     split = np.where(is_seen | (rank >= num_test + num_selection), 0, np.where(rank < num_test, 2, 1))
     return TextSplits(*([texts[index] for index in indices[split == number]] for number in range(3)))
 
@@ -80,7 +80,7 @@ def _count(total: int, fraction: float, fraction_of_few: float, enough: int) -> 
 
 def _check_enough(count: int, guarantee: Guarantee) -> None:
     needed = rows_needed(guarantee.p_value, guarantee.level)
-    fraction = TEST_OF_FEW if needed is None or needed <= TEST_ENOUGH else TEST
+    fraction = TEST_FRACTION_IF_FEW if needed is None or needed <= TEST_TARGET else TEST_FRACTION
     total = MIN_TEXTS if needed is None else max(MIN_TEXTS, int(np.ceil(needed / fraction)))
     if needed is None or count < total:
         minimum = f"at least {total:,}" if needed is not None else "more than a million"

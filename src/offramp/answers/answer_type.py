@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.answers.answer import Answers, Decoding, Endpoint, ModelCard, RowOutputs, TextAnswers
-from offramp.answers.texts import TextEncoder
+from offramp.answers.texts import TextRowEncoder
 from offramp.core.batch import EncodedRows
 from offramp.errors import BadModel, BadValue
 
@@ -95,7 +95,7 @@ class AnswerType(ABC):
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase, limit: int, pairs: bool | None = None) -> Encoder:
         """Return the encoder into rows of at most `limit` tokens; `pairs`: whether examples are pairs of texts."""
-        return TextEncoder(tokenizer, limit, pairs)
+        return TextRowEncoder(tokenizer, limit, pairs)
 
     def encode(self, examples: Sequence[Any], tokenizer: PreTrainedTokenizerBase, limit: int) -> EncodedRows:
         """Encode examples into rows."""

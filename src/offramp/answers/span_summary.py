@@ -60,8 +60,8 @@ def default_marks(real: Tensor) -> Tensor:
 def summarize_tokens(logits: Tensor, marks: Tensor) -> Tensor:
     """Return the summary of each row, (rows, WIDTH) in float32; `logits` is (rows, tokens, 2).
 
-    `marks` (rows, tokens) is 0 for tokens outside the answer, 1 where an answer may end, 3 where it may also start. The
-    first token, "no answer", is part of every softmax.
+    `marks` (rows, tokens) is 0 where an answer can neither start nor end, 1 where it can end, 3 where it can start
+    too. The first token, "no answer", is part of every softmax.
     """
     logits = logits.float()
     if logits.shape[1] < N_BEST:

@@ -15,7 +15,7 @@ from offramp.errors import BadInput
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TextEncoder"]
+__all__ = ["TextRowEncoder"]
 
 CHUNK_SIZE = 128  # texts that are tokenized together
 CHARS_PER_TOKEN = 40  # of a long text, only this many characters per token of the limit are tokenized;
@@ -23,7 +23,7 @@ MAX_CHARS = 1_000_000  # if they give too few tokens, this many are, and the res
 
 
 @dataclass(frozen=True)
-class TextEncoder:
+class TextRowEncoder:
     """Encodes texts with a tokenizer into at most `limit` tokens; `pairs`: whether texts are pairs (None: either)."""
 
     tokenizer: PreTrainedTokenizerBase

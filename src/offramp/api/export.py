@@ -253,7 +253,7 @@ def benchmark(
     labels: Sequence[Any] | None = None,
     *,
     batch: Sequence[int] = (1, 8, 32, 64),
-    peers: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
     rows: int | None = None,
     rounds: int = 3,
     memory: bool = True,
@@ -270,7 +270,7 @@ def benchmark(
         texts: texts to predict; None for the dev rows of the training run.
         labels: labels of `texts` in memory.
         batch: batch sizes.
-        peers: baselines: "plain", "pipeline", "bfloat16", "onnx", "openvino", "originals"; None for all that are
+        baselines: "plain", "pipeline", "bfloat16", "onnx", "openvino", "originals"; None for all that are
             installed.
         rows: number of texts to time, spread over all; None for all.
         rounds: passes over the texts; the median is reported.
@@ -316,7 +316,7 @@ def benchmark(
     loaded = AdaptiveModel.from_pretrained(model).eval()
     source = data_options(texts, labels, data)
     test_rows = load_rows(str(model), loaded.config, source, "dev")
-    options = BenchmarkOptions(tuple(batch), tuple(peers or installed), rounds, rows, threads, memory)
+    options = BenchmarkOptions(tuple(batch), tuple(baselines or installed), rounds, rows, threads, memory)
     trained = DataOptions(task=data.get("task"), data_dir=data.get("data_dir"))
     scales = texts_for_export(str(model), loaded.config, trained)
     if not scales.scales:  # no training rows

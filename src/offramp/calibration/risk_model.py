@@ -14,7 +14,7 @@ from offramp.core.stepper import ModelSpec, RiskParameters
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Memory
 
-__all__ = ["fit_curves", "fit_risk_model", "signals", "with_placeholder_risk_model"]
+__all__ = ["certainty_inputs", "fit_curves", "fit_risk_model", "with_placeholder_risk_model"]
 
 PRIOR = 0.5  # weight of two extra rows, one with and one without loss, at the lowest log-odds: keeps the fit finite
 SLOPE_PENALTY = 0.05  # weight of the squared slope
@@ -22,7 +22,7 @@ SLOPE_PENALTY = 0.05  # weight of the squared slope
 
 def fit_risk_model(risk: Risk) -> RiskParameters:
     """Fit the risk model of all early exits on these rows."""
-    return fit_curves(signals(risk.trace), risk.losses_per_exit()[:, :-1])
+    return fit_curves(certainty_inputs(risk.trace), risk.losses_per_exit()[:, :-1])
 
 
 def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:
@@ -31,7 +31,7 @@ def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:
     return replace(model_spec, risk_model=((0.0,) * num_early, (1.0,) * num_early))
 
 
-def signals(trace: Trace) -> NDArray[np.float64]:
+def certainty_inputs(trace: Trace) -> NDArray[np.float64]:
     """Return the input of the risk model at every early exit, (rows, early exits), as the policy computes it."""
     memory: Memory | None = None
     per_exit = []

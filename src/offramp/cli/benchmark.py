@@ -17,7 +17,7 @@ from offramp.cli.streams import echo
 EXAMPLES = """\
 examples:
   offramp benchmark my-model  # on the dev rows of its training run
-  offramp benchmark my-model --file texts.txt --batch 1,32 --peers plain,onnx --json results.json
+  offramp benchmark my-model --file texts.txt --batch 1,32 --baselines plain,onnx --json results.json
   offramp benchmark my-model --figure speed.svg
 """
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="batch sizes, separated by commas (default: 1,8,32,64)",
     )
     measurement.add_argument(
-        "--peers",
+        "--baselines",
         type=arguments.words,
         metavar="P",
         help="baselines: plain, pipeline, bfloat16, onnx, openvino, originals (default: all that are installed)",

@@ -14,9 +14,9 @@ OPTIONS = {
     "dataset": ("NAME", "dataset: a name on the Hugging Face Hub or a folder"),
     "dataset-config": ("NAME", "configuration of the dataset"),
     "split": ("S", "split of the task or dataset"),
-    "text-column": ("NAME", "your own data: column with the text (default: text or sentence)"),
+    "text-column": ("NAME", "your own data: column with the text (default: as in training, else text or sentence)"),
     "pair-column": ("NAME", "your own data: column with the second text of each pair"),
-    "label-column": ("NAME", "your own data: column with the label (default: label)"),
+    "label-column": ("NAME", "your own data: column with the label (default: as in training, else label)"),
     "metric": ("M", "your own data: main metric"),
 }
 FILE = "file of texts instead of a split: text, TSV, CSV, JSON lines or Parquet, with or without labels"

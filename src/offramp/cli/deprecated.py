@@ -10,6 +10,7 @@ __all__ = ["RENAMED", "current_names"]
 
 RENAMED = {  # command → old option → new option; renamed in 0.2
     "calibrate": {"--of": "--risk-type"},
+    "benchmark": {"--peers": "--baselines"},
     "tune": {"--of": "--risk-type"},
     "train": {"--hard": "--label-weight"},
 }

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="P",
         help="exit policy to evaluate; may be repeated; with a number (entropy:0.2) it is the operating point of the "
-        "report (default: all that apply; the operating point is the model's policy, else the cheapest setting with "
-        "at most 2 %% changed predictions)",
+        "report (default: all that apply; the operating point is the model's policy, else the cheapest "
+        "threshold of the first policy with at most 2 %% changed predictions)",
     )
     exits.add_argument(
         "--thresholds", type=arguments.floats, metavar="T", help="thresholds such as 0.1,0.2,0.3 (default: a fine grid)"
@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exits.add_argument("--no-live", dest="live", action="store_false", help="skip the timing")
     output = parser.add_argument_group("output")
     arguments.add_output(output, required=True, help="folder for the results")
-    output.add_argument("--trace", metavar="FILE", help="trace of the rows to read, or to record if it does not exist")
+    output.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="trace file: read if it exists, otherwise written (default: trace.safetensors in OUT)",
+    )
     output.add_argument(
         "--all-checkpoints",
         action="store_true",

@@ -31,22 +31,24 @@ COMMANDS = {
     "adapt": "make a fine-tuned classifier faster, with a guarantee on its predictions (no labels needed)",
     "train": "add exits to an encoder and train them with a published recipe",
     "evaluate": "measure the quality of every exit and the speed–quality trade-off of every exit policy",
-    "compare": "compare several evaluations in one figure and table",
+    "compare": "compare several evaluations in one figure and in tables",
     "calibrate": "set the exit threshold of a trained model so that a guarantee holds (adapt includes this)",
     "predict": "run a model on a file of texts",
     "serve": "serve a model over HTTP and monitor its guarantee",
     "export": "export a model to ONNX Runtime or OpenVINO, in int8 if that preserves its predictions",
     "tune": "choose the fastest exits of an exported model for this machine (adapt includes this)",
     "benchmark": "measure a model's speed against baselines on this machine",
-    "info": "show what a model folder contains",
+    "info": "show what a model folder contains and what this CPU supports",
     "convert": "convert a published system's checkpoint, such as DeeBERT or PABEE, to an offramp model",
 }
 
 DESCRIPTION = """\
 Early exits for BERT-style encoders: easy inputs stop after a few layers, hard ones use all of them.
 
-adapt and train take any Hugging Face encoder or classifier, the other commands an offramp model: a folder or a name
-on the Hub. Results go to standard output, warnings and progress to standard error.
+adapt takes a fine-tuned classifier, train a pre-trained encoder, convert a published checkpoint, compare the folders
+of evaluations. The other commands take an offramp model: a folder or a name on the Hugging Face Hub.
+
+Results go to standard output, warnings and progress to standard error.
 """
 EXAMPLES = """\
 examples:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=arguments.threshold,
         metavar="T",
-        help="threshold of the policy, or one per exit such as 0.1,0.2 (default: the policy's)",
+        help="threshold of --policy, or one per exit such as 0.1,0.2 (default: the number in --policy)",
     )
     exits.add_argument("--max-layers", type=int, metavar="K", help="maximum number of layers per text")
     output = parser.add_argument_group("output")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, Positions, Stepper
+from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, RowIndices, Stepper
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
 
@@ -49,16 +49,16 @@ class ActiveRows(Generic[State]):
     """Rows that have not exited yet."""
 
     state: State
-    rows: Positions | None = None  # their indices in the batch; None: all rows
+    rows: RowIndices | None = None  # their indices in the batch; None: all rows
     memory: Memory | None = None  # the policy's memory of these rows
-    group: Positions | None = None  # the example that each row belongs to
+    group: RowIndices | None = None  # the example that each row belongs to
 
 
 @dataclass(frozen=True)
 class ExitedRows:
     """Rows that exited together."""
 
-    rows: Positions | None
+    rows: RowIndices | None
     output: ExitOutput
 
 
@@ -164,9 +164,9 @@ def _group(active: ActiveRows[State], output: ExitOutput) -> Tensor:
     return _tensor(group, output.logits)
 
 
-def _batch_indices(active: ActiveRows[State], rows: Positions) -> Positions:
+def _batch_indices(active: ActiveRows[State], rows: RowIndices) -> RowIndices:
     return rows if active.rows is None else active.rows[rows]
 
 
-def _tensor(values: Positions, like: Tensor) -> Tensor:
+def _tensor(values: RowIndices, like: Tensor) -> Tensor:
     return torch.from_numpy(values).to(like.device)

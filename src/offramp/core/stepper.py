@@ -23,13 +23,13 @@ __all__ = [
     "ExitOutput",
     "ExitPoint",
     "ModelSpec",
-    "Positions",
     "RiskParameters",
+    "RowIndices",
     "Stepper",
     "exit_points_on",
 ]
 
-Positions = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 """Row indices in a batch, ascending; on the CPU, where rows are selected."""
 
 RiskParameters = tuple[tuple[float, ...], tuple[float, ...]]
@@ -120,6 +120,6 @@ class Stepper(Protocol[State]):
         """Run the layers up to `point`, then its exit head."""
         ...
 
-    def keep(self, state: State, rows: Positions) -> State:
+    def keep(self, state: State, rows: RowIndices) -> State:
         """Return the state of the given rows."""
         ...

@@ -14,7 +14,7 @@ from transformers import AutoModel, PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import Positions
+from offramp.core.stepper import RowIndices
 from offramp.errors import BadModel, BadValue
 from offramp.originals.width.layer_parts import LayerParts
 
@@ -55,7 +55,7 @@ class EncoderState:
     hidden: Tensor  # (rows, length, hidden size)
     attention: Tensor | None  # the attention mask as the family's layers take it; None: no padding
     weights: Tensor | None  # (rows, 1, length), the tokens' weights in the mean; None: no padding
-    lengths: Positions | None  # (rows,), tokens up to the last real one, on the CPU; None: no padding
+    lengths: RowIndices | None  # (rows,), tokens up to the last real one, on the CPU; None: no padding
     depth: int = 0
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of this family's layers
     kept: Tensor | None = None  # (rows, layers so far, 2), with gates: number of heads and channels kept
@@ -185,7 +185,7 @@ class Family(ABC):
             state = replace(state, hidden=self.layer(encoder, index, state), depth=index + 1)
         return state
 
-    def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
+    def keep(self, state: EncoderState, rows: RowIndices) -> EncoderState:
         """Return the state of the given rows, trimmed to the longest."""
         hidden, weights, lengths = state.hidden, state.weights, state.lengths
         indices = torch.from_numpy(rows).to(hidden.device)

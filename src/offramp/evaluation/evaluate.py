@@ -190,7 +190,7 @@ def _model_policy(runner: Runner) -> Policy | None:
 def add_timings(
     results: Evaluation, runner: Runner, data: TaskRows, trace: Trace, policy: Policy, against: Runner | None = None
 ) -> Evaluation:
-    """Return the results with timings of the plain model and of some points, whose layers are of the timed rows."""
+    """Return the results with timings of the plain model and of a few points, on the timed rows."""
     assert results.chosen is not None
     points: list[Point] = [results.chosen, *_middle_points(results.policies.get(policy.name, []))]
     by_policy = {point.policy: point for point in points}

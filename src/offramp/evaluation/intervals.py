@@ -11,7 +11,7 @@ from scipy import stats
 
 __all__ = ["bootstrap", "bootstrap_mean", "exact_proportion"]
 
-RESAMPLES, LEVEL = 1000, 0.95
+RESAMPLES, CONFIDENCE = 1000, 0.95
 
 Interval = tuple[float, float]
 
@@ -37,10 +37,10 @@ def bootstrap(compute: Callable[..., float], *columns: NDArray[Any], seed: int =
 
 def exact_proportion(count: int, rows: int) -> Interval:
     """Return the Clopper-Pearson interval of a proportion, which is valid at 0 and 100 % too."""
-    interval = stats.binomtest(count, rows).proportion_ci(LEVEL)
+    interval = stats.binomtest(count, rows).proportion_ci(CONFIDENCE)
     return float(interval.low), float(interval.high)
 
 
 def _percentiles(values: Sequence[float] | NDArray[np.float64]) -> Interval:
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)

@@ -19,7 +19,7 @@ from offramp.data.rows import DataOptions, TaskRows, load_rows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.traces.about import FULL_DEPTH, data_fingerprint
 from offramp.evaluation.traces.recording import Reference
-from offramp.exports.folder import hash_weights
+from offramp.exports.folder import hash_weight_files
 from offramp.model.config import AdaptiveConfig
 from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import full_model_logits, short_name
@@ -33,7 +33,7 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     """Return the full-depth float32 predictions of an export's source model; None for torch, or without weights."""
     if not RUNTIMES[runner.backend].runs_graphs:
         return None
-    if not hash_weights(Path(runner.name)):
+    if not hash_weight_files(Path(runner.name)):
         logger.warning("%s has no torch weights: the export is compared with its own last exit.", runner.name)
         return None
     from offramp.model.adaptive import AdaptiveModel

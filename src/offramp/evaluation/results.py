@@ -96,7 +96,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class LivePoint(Point):
-    """A point that was timed; its layers are of the timed rows."""
+    """A point that was timed; its layer counts cover the timed rows only."""
 
     measured_speedup: float = 1.0
 

@@ -20,7 +20,7 @@ from offramp.data.reading import Text
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.exports.check import TorchComparison, compare_with_torch, measure_seconds
 from offramp.exports.folder import describe_runtime, resolve_runtime
-from offramp.exports.int8 import KINDS, quantise
+from offramp.exports.int8 import KINDS, quantize
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import Range, observe_ranges, remove_aliases
 from offramp.exports.segments import make_segments, write_segment
@@ -140,7 +140,7 @@ class Exporter:
         else:
             ranges_by_graph = ranges if ranges is not None else [None] * len(float32)
             pairs = zip(float32, ranges_by_graph, strict=True)
-            quantised = [quantise(graph, method, known, self.options.smooth) for graph, known in pairs]
+            quantised = [quantize(graph, method, known, self.options.smooth) for graph, known in pairs]
             graphs = [graph.SerializeToString() for graph in quantised]
         smoothed = method != "none" and ranges is not None and self.options.smooth
         exported = ExportedGraphs("float32" if method == "none" else f"int8-{method}", smoothed, graphs, None)

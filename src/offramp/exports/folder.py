@@ -37,7 +37,7 @@ __all__ = [
     "apply_export",
     "check_export_folder",
     "describe_runtime",
-    "hash_weights",
+    "hash_weight_files",
     "load_export",
     "read_export",
     "resolve_runtime",
@@ -73,7 +73,7 @@ class Export:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def hash_weights(folder: Path) -> dict[str, str]:
+def hash_weight_files(folder: Path) -> dict[str, str]:
     """Return the hashes of the weight files in a model folder, by name."""
     files = sorted([*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")])
     return {file.name: hash_sources(file) for file in files}
@@ -100,7 +100,7 @@ def read_export(folder: Path, backend: str) -> Export:
     missing = [name for name in export.files if not (export_folder / name).is_file()]
     if missing:
         raise BadModel(f"{export_folder} has no {missing[0]}; run {again}")
-    weights = hash_weights(folder)
+    weights = hash_weight_files(folder)
     if weights and weights != export.source:
         raise BadModel(f"The weights in {folder} have changed since {export_folder} was exported; run {again}")
     return export

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from offramp.core.machine import has_int8_dot_products
 from offramp.exports.products import LARGEST, GraphRewriter, Range, matmul_weights, smoothing_factors
 
-__all__ = ["KINDS", "quantise"]
+__all__ = ["KINDS", "quantize"]
 
 Array = NDArray[Any]
 KINDS = ("static", "token", "dynamic")
@@ -30,7 +30,7 @@ TINY = 1e-8  # minimum scale, for tokens of zeros
 MICROSOFT = "com.microsoft"
 
 
-def quantise(
+def quantize(
     model: onnx.ModelProto, method: str, ranges: Mapping[str, Range] | None = None, smooth: bool = True
 ) -> onnx.ModelProto:
     """Return the graph with its matrix products in int8.

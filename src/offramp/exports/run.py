@@ -13,7 +13,7 @@ import offramp
 from offramp.core.machine import cpu_name
 from offramp.errors import BadValue
 from offramp.exports.exporter import ExportedGraphs, Exporter
-from offramp.exports.folder import EXPORT_FILES, FILE, Export, check_export_folder, hash_weights, resolve_runtime
+from offramp.exports.folder import EXPORT_FILES, FILE, Export, check_export_folder, hash_weight_files, resolve_runtime
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import largest_weight
 from offramp.exports.segments import OPSET
@@ -58,7 +58,7 @@ def store(
         exported.precision,
         [specs[point.layer] for point in exporter.points],
         names,
-        hash_weights(folder),
+        hash_weight_files(folder),
         list(model.exits.untrained_layers()),
         {
             "offramp": offramp.__version__,

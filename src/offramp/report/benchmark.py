@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from offramp.report.figures import COLOURS
+from offramp.report.figures import COLORS
 
 __all__ = ["draw", "table"]
 
@@ -68,7 +68,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
     figure, axes = plt.subplots(1, len(batches), figsize=(5.2 * len(batches), 4.6), squeeze=False, sharey=True)
     for axis, batch in zip(axes[0], batches, strict=True):
         for row in (row for row in results["rows"] if row["batch"] == batch):
-            mark, colour = ("o", COLOURS[0]) if row["adaptive"] else ("s", "#777777")
+            mark, colour = ("o", COLORS[0]) if row["adaptive"] else ("s", "#777777")
             axis.plot(row["throughput"], 100 * row["agreement"], mark, color=colour)
             position = (row["throughput"], 100 * row["agreement"])
             axis.annotate(row["name"], position, xytext=(4, 3), textcoords="offset points", fontsize=6)

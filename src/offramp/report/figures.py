@@ -10,10 +10,10 @@ from typing import Any
 from offramp.extras import require
 from offramp.policies import parse
 
-__all__ = ["COLOURS", "curves", "histogram"]
+__all__ = ["COLORS", "curves", "histogram"]
 
 # Okabe and Ito's colour-blind-safe palette
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -84,7 +84,7 @@ def histogram(folder: Path, layers: Sequence[int], counts: Sequence[int], policy
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(6.4, 2.8))
     total = sum(counts)
-    bars = axes.bar(range(len(layers)), counts, color=COLOURS[0])
+    bars = axes.bar(range(len(layers)), counts, color=COLORS[0])
     axes.bar_label(bars, [f"{count / total:.0%}" for count in counts], fontsize=8)
     axes.set_xticks(range(len(layers)), [str(layer) for layer in layers])
     axes.set_xlabel("exit layer")
@@ -95,7 +95,7 @@ def histogram(folder: Path, layers: Sequence[int], counts: Sequence[int], policy
 
 
 def _colours(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+    return [COLORS[i % len(COLORS)] for i in range(count)]
 
 
 def _columns(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offramp.core.batch import Batch
-from offramp.core.stepper import ExitOutput, ExitPoint, Positions, exit_points_on
+from offramp.core.stepper import ExitOutput, ExitPoint, RowIndices, exit_points_on
 
 __all__ = ["Replay"]
 
@@ -34,6 +34,6 @@ class Replay:
         """Return the recorded output of an exit for the given rows."""
         return state, self.outputs[point.number - 1].take(state)
 
-    def keep(self, state: Tensor, rows: Positions) -> Tensor:
+    def keep(self, state: Tensor, rows: RowIndices) -> Tensor:
         """Return the indices of the given rows."""
         return state.index_select(0, torch.from_numpy(rows).to(state.device))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
-from offramp.core.stepper import ExitOutput, ExitPoint, Positions
+from offramp.core.stepper import ExitOutput, ExitPoint, RowIndices
 
 __all__ = ["Graph", "SegmentState", "SegmentStepper", "hash_sources"]
 
@@ -84,7 +84,7 @@ class SegmentStepper:
         uncertainty = torch.from_numpy(outputs["uncertainty"]) if "uncertainty" in outputs else None
         return state, ExitOutput(point.number, point.layer, self.answer_type, logits, uncertainty, tokens=tokens)
 
-    def keep(self, state: SegmentState, rows: Positions) -> SegmentState:
+    def keep(self, state: SegmentState, rows: RowIndices) -> SegmentState:
         """Return the state of the given rows, trimmed to the longest."""
         lengths = state.lengths[rows]
         longest = int(lengths.max())
@@ -136,7 +136,7 @@ def hash_sources(*sources: Path | bytes, prefix: str = "") -> str:
     return digest.hexdigest()
 
 
-def _select(values: Array, rows: Positions, length: int) -> Array:
+def _select(values: Array, rows: RowIndices, length: int) -> Array:
     """Return a contiguous copy of rows, trimmed to `length`."""
     selected: Array = torch.from_numpy(values[:, :length]).index_select(0, torch.from_numpy(rows)).numpy()
     return selected

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from offramp.answers import AnswerType
 from offramp.core.batch import Batch
-from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, Positions
+from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, RowIndices
 from offramp.encoders import EncoderState, Family
 from offramp.model.exits import Exits
 from offramp.model.fingerprint import hash_weights
@@ -107,7 +107,7 @@ class TorchStepper:
         summary, hidden = self.answer_type.summarize_logits(logits, lambda: state.real, state.marks)
         return summary, logits if self.faithful and hidden is not None else hidden
 
-    def keep(self, state: EncoderState, rows: Positions) -> EncoderState:
+    def keep(self, state: EncoderState, rows: RowIndices) -> EncoderState:
         """Return the state of the given rows, trimmed to the longest."""
         return self.family.keep(state, rows)
 

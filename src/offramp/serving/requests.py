@@ -66,7 +66,7 @@ class RequestResult:
 
     answers: Answers
     tokens: int
-    outside: bool  # the request set a policy, max_layers or a missed deadline: the guarantee does not apply
+    outside: bool  # the request set a policy or max_layers, or missed its deadline: no guarantee
 
 
 @dataclass

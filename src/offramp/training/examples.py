@@ -31,8 +31,8 @@ def encode_all(encoder: Encoder, examples: Sequence[Any]) -> EncodedRows:
 class Examples(Dataset[Item]):
     """Rows with their training targets.
 
-    Without targets the rows are for evaluation, and their targets are row numbers starting at `first`: the outputs of
-    an evaluation in any order can be assigned to their rows.
+    For evaluation (`targets=None`), row numbers from `first` on take their place, so that outputs can be matched to
+    rows in any order.
     """
 
     def __init__(self, rows: EncodedRows, targets: NDArray[Any] | None = None, first: int = 0):

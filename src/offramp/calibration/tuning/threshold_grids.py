@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.calibration.risk_model import fit_curves, signals
+from offramp.calibration.risk_model import certainty_inputs, fit_curves
 from offramp.core.stepper import RiskParameters, exit_points_on
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Policy, RiskModel
@@ -40,7 +40,7 @@ def _by_score(trace: Trace, name: str) -> ThresholdGrid:
 
 def _by_risk(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
     """One risk model for all sets of exits."""
-    log_odds = signals(trace)
+    log_odds = certainty_inputs(trace)
     risk_model = fit_curves(log_odds, losses[:, :-1])
     return lambda exit_indices: _risk_grid(log_odds, risk_model, list(exit_indices[:-1]), trace)
 
@@ -50,7 +50,7 @@ def _by_risk_per_set(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
 
     def thresholds_for(exit_indices: Sequence[int]) -> tuple[list[Policy], NDArray[np.bool_]]:
         smaller = _with_exits(trace, exit_indices)
-        log_odds, num_early = signals(smaller), len(exit_indices) - 1
+        log_odds, num_early = certainty_inputs(smaller), len(exit_indices) - 1
         risk_model = fit_curves(log_odds, losses[:, list(exit_indices[:-1])])
         return _risk_grid(log_odds, risk_model, list(range(num_early)), smaller)
 

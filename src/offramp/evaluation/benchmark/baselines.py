@@ -13,7 +13,7 @@ import onnx
 from offramp.core.machine import half_precision
 from offramp.evaluation.benchmark.entries import PADDED_LENGTH, Entry
 from offramp.exports.exporter import activation_ranges, float32_graphs, unpadded_batches
-from offramp.exports.int8 import quantise
+from offramp.exports.int8 import quantize
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
 from offramp.runtimes import graph_runtimes
@@ -61,7 +61,7 @@ def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[st
     onnx.save(plain[0], files["float32"])
     for scheme in ("static", "token", "dynamic"):
         if scheme != "static" or ranges is not None:
-            onnx.save(quantise(plain[0], scheme, ranges), files[f"int8-{scheme}"])
+            onnx.save(quantize(plain[0], scheme, ranges), files[f"int8-{scheme}"])
     paths = {precision: str(file) for precision, file in files.items() if file.is_file()}
     entries = []
     for runtime in (runtime for runtime in graph_runtimes() if runtime.name in names):
@@ -93,7 +93,7 @@ def _first_layers(model: AdaptiveModel, texts: Texts, folder: Path, num_layers: 
     scheme = "static" if texts.scales else "token"
     ranges = activation_ranges(model, plain, texts.scales)[0] if texts.scales else None
     file = folder / "first_layers.onnx"
-    onnx.save(quantise(plain[0], scheme, ranges), file)
+    onnx.save(quantize(plain[0], scheme, ranges), file)
     name = f"ONNX Runtime int8-{scheme}, first {point.layer} layers"
     return [Entry(name, "full", "onnx", f"int8-{scheme}", str(file), point.layer)]
 
