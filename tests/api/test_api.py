@@ -276,4 +276,4 @@ def test_an_installed_package_names_the_extra_of_the_package(monkeypatch, tmp_pa
     from offramp import extras
 
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "offramp" / "extras.py"))
-    assert extras.install("onnx") == "pip install 'offramp[onnx]'"
+    assert extras.install_command("onnx") == "pip install 'offramp[onnx]'"
