@@ -138,8 +138,10 @@ def test_a_policy_a_budget_and_a_deadline_are_outside_the_guarantee(server):
 
 
 def test_status_routes(server):
+    post(server.url, {"inputs": TEXTS})
     info = json.loads(get(f"{server.url}/info")[1])
     assert info["exits"] == [1, 2, 3, 4] and info["policy"] == "entropy:0.9" and info["guarantee"] is None
+    assert info["policy_description"] == "entropy, threshold 0.9"
     assert info["answered"] == sum(info["by_layer"].values()) > 0 and info["seconds"]["p99"] > 0
     assert get(f"{server.url}/health") == (200, "ok") and get(f"{server.url}/ready")[0] == 200
     assert "offramp_rows_total" in get(f"{server.url}/metrics")[1]
@@ -246,7 +248,7 @@ def test_full_queue_sends_retry_after_and_sigterm_finishes_accepted_requests(fol
         with Crowd(server.url).sending(8) as crowd:
             assert server.stop() == 128 + signal.SIGTERM  # as for every command
         log = server.process.stderr.read()
-        accepted, answered = re.search(r"Shut down: (\d+) requests accepted, (\d+) answered", log).groups()
+        accepted, answered = re.search(r"Shut down\. Requests: (\d+) accepted, (\d+) answered", log).groups()
         assert accepted == answered and set(crowd.statuses) <= {0, 200, 429, 503}
         assert crowd.statuses.count(200) == int(answered) and 429 in crowd.statuses  # no response was lost
 
@@ -347,7 +349,7 @@ def test_status_page(server, page_browser):
     browser.get(server.url)
     browser.execute_async_script("setTimeout(arguments[0], 1500)")  # the page updates once a second
     page = browser.find_element("css selector", "body").text
-    assert "torch float32" in page and "entropy:0.9" in page and "layers, mean" in page
+    assert "torch float32" in page and "policy: entropy, threshold 0.9" in page and "layers, mean" in page
     bars = browser.find_elements("css selector", "#layers .bar")
     layers = json.loads(get(f"{server.url}/info")[1])["by_layer"]
     assert [bar.text.split("\n")[0] for bar in bars] == [f"layer {layer}" for layer in layers]

@@ -126,7 +126,7 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[server_socket])
         finally:
-            logger.warning("Shut down: %d requests accepted, %d answered.", engine.accepted, engine.answered)
+            logger.warning("Shut down. Requests: %d accepted, %d answered.", engine.accepted, engine.answered)
         return engine.accepted, engine.answered
 
 

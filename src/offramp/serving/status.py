@@ -141,6 +141,7 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
         "layers": runner.config.num_layers,
         "exits": [point.layer for point in runner.stepper.exits],
         "policy": str(engine.policy),
+        "policy_description": engine.policy.describe(),
         "guarantee": calibrated.get("sentence"),
         "audit": audit_info,
         "waiting": engine.depth,
