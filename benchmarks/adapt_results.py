@@ -241,12 +241,12 @@ def measure(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, f
     answer_type = runner.config.answer_type
     tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
     changed = answer_type.differ(answer_type.answers(early.logits), answer_type.answers(full.logits), tolerance)
-    timing = time_policies(runner, texts, [runner.config.exit_policy], against=original)
+    timing = time_policies(runner, texts, [runner.config.exit_policy], [original])
     return {
         "rows": len(texts),
         "differ": float(changed.mean()),
         "fewer_layers": runner.config.num_layers / float(early.layer.mean()),
-        "speedup": timing.plain / timing.seconds[0],
+        "speedup": timing.full[0].wall / timing.policies[0].wall,
     }
 
 

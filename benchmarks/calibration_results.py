@@ -91,8 +91,8 @@ def calibrate_run(name: str, args: argparse.Namespace) -> dict[str, Any]:
         guarantees[risk_type] = {"calibration": evidence, "dev": asdict(scorer.operating_point(outcome.policy))}
         guarantees[risk_type]["halves"] = halves(dev, guarantee)
     timings = time_policies(runner, data.rows.texts, [policy for _, policy in policies])
-    for (risk_type, _), seconds in zip(policies, timings.seconds, strict=True):
-        guarantees[risk_type] |= {"seconds": seconds, "measured": timings.plain / seconds}
+    for (risk_type, _), seconds in zip(policies, timings.policies, strict=True):
+        guarantees[risk_type] |= {"seconds": seconds.wall, "measured": timings.full[0].wall / seconds.wall}
     return {
         "run": name,
         "risk": RISK,
@@ -100,7 +100,7 @@ def calibrate_run(name: str, args: argparse.Namespace) -> dict[str, Any]:
         "full": scorer.exits()[-1].scores["acc"],
         "rows": len(dev),
         "live_rows": len(timings.rows),
-        "plain_seconds": timings.plain,
+        "plain_seconds": timings.full[0].wall,
         "guarantees": guarantees,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         **{key: dev.about["machine"][key] for key in ("cpu", "threads", "dtype")},

@@ -142,7 +142,16 @@ def test_public_names():
 # imports go down, or to the same level without a cycle; a name with a dot has a different level than its folder
 LEVELS = [
     {"errors", "registry", "extras", "_auto", "model.renamed"},
-    {"files", "core.batch", "core.machine", "data.source", "data.reading", "data.questions", "data.hashes"},
+    {
+        "files",
+        "core.batch",
+        "core.machine",
+        "core.progress",
+        "data.source",
+        "data.reading",
+        "data.questions",
+        "data.hashes",
+    },
     {"answers"},
     {"core.stepper", "policies", "runtimes.runtime", "runtimes"},
     {"core.loop", "core.chunks", "encoders", "originals.width"},

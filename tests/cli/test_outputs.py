@@ -76,7 +76,7 @@ def test_a_second_run_into_the_same_folder_fails_and_names_the_first(call, tmp_p
     assert first.code == 0, first.stderr
     assert other.code == 2
     (error,) = other.stderr.splitlines()
-    assert error.startswith("offramp: Process ") and f"is training into {tmp_path / 'model'}; wait" in error
+    assert error.startswith("offramp: Process ") and f"is writing {tmp_path / 'model'}; wait" in error
     assert error.split()[2].isdigit()
     assert AdaptiveModel.from_pretrained(tmp_path / "model")
     assert not (tmp_path / ".model.lock").exists()

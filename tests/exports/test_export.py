@@ -329,7 +329,7 @@ def change_temperature(folder: Path) -> None:
         (["--exits", "9", "--overwrite"], "must be layers from 1 to 4, got 9"),
         (["--backend", "openvino", "--int8", "token"], "Use --int8 static or --int8 none"),
         (["--one-file", "--exits", "2"], "need a new export"),
-        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--threads", "0"], "threads must be between 1 and 4,096, got 0"),
         (["--overwrite", "--one-file", "patience:2"], "--one-file supports entropy, confidence and risk"),
         (["--one-file", "confidence:1.5"], "must be between 0 and 1, got 1.5"),
         ([], "already exists; use --overwrite"),

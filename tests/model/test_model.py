@@ -331,7 +331,7 @@ assert labels[0] == labels[1]
         )
         assert process.returncode == 0, process.stderr
         assert {"config.json", "model.safetensors", "README.md", "tokenizer.json"} <= set(hub.files)
-        assert b"library_name: offramp" in hub.files["README.md"] and b"\ntested\n" in hub.files["README.md"]
+        assert b"library_name: offramp" in hub.files["README.md"] and b"\ntested Details" in hub.files["README.md"]
         assert json.loads(hub.files["calibration.json"]) == evidence
 
 

@@ -38,7 +38,7 @@ def test_every_row_occurs_once_in_an_epoch():
 def test_states_are_the_encoders_and_the_teacher_is_the_last_exit(original, tmp_path):
     model = load_with_new_exits(str(original), ExitOptions(heads="linear"))
     texts = random_texts(30, 2)
-    states = record_states(model, texts, tmp_path, progress=False)
+    states = record_states(model, texts, tmp_path)
     with torch.no_grad():
         expected = model.runner().answer(texts, policy="never").logits
     np.testing.assert_allclose(states.teacher.numpy(), expected[states.rows], atol=1e-5)
@@ -56,10 +56,10 @@ def test_states_are_the_encoders_and_the_teacher_is_the_last_exit(original, tmp_
 def test_heads_learn_the_last_exits_predictions(original, tmp_path):
     model = load_with_new_exits(str(original), ExitOptions(heads="attention"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    states = record_states(model, random_texts(500), tmp_path, progress=False)
+    states = record_states(model, random_texts(500), tmp_path)
     heads = [model.exits.at(point) for point in model.exits.points[:-1]]
     losses = []
-    epochs = imitate(heads, states, SINGLE_LABEL, ImitationOptions(epochs=4), lambda _, loss: losses.append(loss))
+    epochs = imitate(heads, states, SINGLE_LABEL, ImitationOptions(epochs=4), losses.append)
     assert epochs == pytest.approx(4, abs=0.1) and np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     moved = {name for name, value in model.state_dict().items() if not torch.equal(before[name], value)}
     assert moved and all(name.startswith(("exits.1.", "exits.2.", "exits.3.")) for name in moved)

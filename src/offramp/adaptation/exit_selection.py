@@ -1,4 +1,4 @@
-"""Stage 2: select the fastest exits by their cost on this machine, and test the guarantee on separate texts."""
+"""The middle steps: select the fastest exits by their cost on this machine, and test the guarantee on other texts."""
 
 from __future__ import annotations
 
@@ -55,19 +55,21 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     tuning, data, points = plan.options.tuning, plan.rows(plan.splits.selection), plan.model.exits.points
     if tuning.threads is not None:
         torch.set_num_threads(tuning.threads)
+    plan.log_step(3, f"select the fastest exits on {len(plan.splits.selection):,} texts.")
     runner = plan.model.runner()
-    trace = obtain_trace(runner, data, plan.trace_file("choice"))
+    trace = obtain_trace(runner, data, plan.trace_file("choice"), quiet=True)
     policy = grid(policies_for(tuning.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[0]
     costs = measure(runner, runner.stepper, data.rows.texts[:NUM_TIMED_TEXTS], tuning.batch, policy)
     early = range(len(points) - 1)
     ranked = candidates(trace, plan.guarantee, costs, tuning, early)
     layers = [point.layer for point in points]
-    best = [describe_candidate(candidate, layers) for candidate in ranked[:3]]
-    logger.info("%s", "\n".join([describe_costs(costs), *best]))
+    logger.info("%s", describe_costs(costs))
     if not ranked:
         hints = suggest_larger_risk(trace, plan.guarantee, costs, tuning, early)
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
+    logger.info("Selected %s.", describe_candidate(ranked[0], layers))
     selected = [points[index].layer for index in ranked[0].exit_indices]
+    plan.log_step(4, _describe_test(plan))
     trace = _test_and_write(plan, keep_exits(plan.model, selected), ranked[0])
     return ExitSelection(tuple(selected), trace)
 
@@ -83,12 +85,15 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
     plan.model.save_pretrained(full_folder)
     plan.model.name_or_path = str(full_folder)
+    plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title} and choose the precision.")
     exporter = Exporter(plan.model, texts, options)
     exported = exporter.make()
+    plan.log_step(4, f"select the fastest exits on {len(plan.splits.selection):,} texts.")
     best = search_exits(exporter, exported, plan.rows(plan.splits.selection), plan.guarantee, tuning)
     if best is None:
         raise NoGuarantee(_explain_no_exits(plan))
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
+    plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
     try:
         _test_and_write(plan, model, best)  # for torch, which can also run the folder
@@ -97,7 +102,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         write_model(plan, model)
     model.name_or_path = str(plan.new_folder)
     outcome = calibrate_and_store(
-        Exporter(model, texts, with_exits(options, exported, layers)),
+        Exporter(model, texts, with_exits(options, exported, layers), quiet=True),
         best,
         plan.rows(plan.splits.test),
         plan.guarantee,
@@ -114,7 +119,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
 def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> Trace:
     """Test the guarantee on separate texts, then write the model with its policy, guarantee and card."""
     runner, data = model.runner(), plan.rows(plan.splits.test)
-    test_trace = obtain_trace(runner, data, plan.trace_file("test"))
+    test_trace = obtain_trace(runner, data, plan.trace_file("test"), quiet=True)
     trace = with_risk_model(test_trace, best.policy)
     policy, choice = choose_with_guarantee(trace, plan.guarantee, CalibrationOptions((best.policy.name,)), plan.origin)
     if policy is None or (choice["speedup"] is not None and choice["speedup"] < MIN_SPEEDUP):
@@ -126,6 +131,10 @@ def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> T
     model.config.max_tokens = config.max_tokens
     write_model(plan, model, evidence_text)
     return test_trace
+
+
+def _describe_test(plan: AdaptPlan) -> str:
+    return f"test the guarantee on {len(plan.splits.test):,} other texts and measure the speed."
 
 
 def _explain_no_exits(plan: AdaptPlan) -> str:

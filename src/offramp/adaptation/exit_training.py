@@ -1,11 +1,6 @@
-"""Stage 1: train early exits to imitate the last exit, on stored encoder states."""
+"""Steps 1 and 2: train early exits to imitate the last exit, on stored encoder states."""
 
 from __future__ import annotations
-
-import logging
-import time
-
-from tqdm import tqdm
 
 from offramp.adaptation.plan import AdaptPlan
 from offramp.errors import BadInput
@@ -13,8 +8,6 @@ from offramp.training.imitation.heads import imitate
 from offramp.training.imitation.states import States, record_states
 
 __all__ = ["train_exits"]
-
-logger = logging.getLogger("offramp")
 
 
 def train_exits(plan: AdaptPlan) -> None:
@@ -27,8 +20,8 @@ def train_exits(plan: AdaptPlan) -> None:
 def _load_or_record_states(plan: AdaptPlan) -> States:
     states = plan.work.load_states()
     if states is None:
-        logger.info("Running the encoder of %s once over the training texts.", plan.model_name)
-        states = record_states(plan.model, plan.splits.training, plan.work.folder)
+        plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts.")
+        states = record_states(plan.model, plan.splits.training, plan.work.folder, quiet=True)
         plan.work.save_states(states)
     return states
 
@@ -47,15 +40,8 @@ def _load_or_train_heads(plan: AdaptPlan, states: States) -> None:
     heads = [model.exits.at(point) for point in model.exits.points[:-1]]
     weights = plan.work.load_heads()
     if weights is None:
-        start = time.monotonic()
-        with tqdm(total=100, unit=" %", desc="exits", delay=2, leave=False, disable=None) as bar:
-
-            def on_progress(fraction: float, loss: float) -> None:
-                bar.update(int(100 * fraction) - bar.n)
-
-            epochs = imitate(heads, states, model.config.answer_type, plan.options.imitation, on_progress)
-        seconds = time.monotonic() - start
-        logger.info("Trained %d early exits: %.1f epochs, %.0f s.", len(heads), epochs, seconds)
+        plan.log_step(2, f"train {len(heads)} early exits to predict what {plan.model_name} predicts.")
+        imitate(heads, states, model.config.answer_type, plan.options.imitation)
         last = f"{model.config.num_layers}."
         weights = {key: value for key, value in model.exits.state_dict().items() if not key.startswith(last)}
         plan.work.save_heads(weights)

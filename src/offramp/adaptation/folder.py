@@ -19,6 +19,7 @@ __all__ = ["write_model"]
 def write_model(plan: AdaptPlan, model: AdaptiveModel, evidence: str | None = None) -> None:
     """Write weights, tokenizer, card, hashes of the texts, and the evidence of the guarantee."""
     model.config.notes = _notes(plan)
+    model.config.adapted_for = {"backend": plan.options.tuning.backend, "threads": plan.options.tuning.threads}
     model.name_or_path = model.config._name_or_path = ""  # do not copy the original's evidence
     model.save_pretrained(plan.new_folder)
     if evidence is not None:

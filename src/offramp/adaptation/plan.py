@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
+from offramp.runtimes import RUNTIMES
 from offramp.training.holdout import KNOWN, earlier_training_rows
 from offramp.training.imitation.heads import ImitationOptions
 from offramp.training.imitation.teacher import short_name
 
 __all__ = ["AdaptOptions", "AdaptPlan", "NoGuarantee"]
+
+logger = logging.getLogger("offramp")
 
 ORIGIN = "of your texts, used for nothing else"
 UNKNOWN_ORIGIN = f"{ORIGIN}; the model may have been trained on some of them"
@@ -40,6 +44,7 @@ class AdaptOptions:
     tuning: TuneOptions = field(default_factory=lambda: TuneOptions("torch"))
     int8: str = "auto"
     max_length: int | None = None
+    device: str | None = None
     resume: bool = False
     overwrite: bool = False
 
@@ -68,6 +73,11 @@ class AdaptPlan:
     def is_training_known(self) -> bool:
         """Whether all rows that the model was trained on are known."""
         return bool(self.model_hashes) and earlier_training_rows(Path(self.model_name)) == KNOWN
+
+    def log_step(self, number: int, description: str) -> None:
+        """Log the start of a step."""
+        steps = 5 if RUNTIMES[self.options.tuning.backend].runs_graphs else 4
+        logger.info("Step %d of %d: %s", number, steps, description)
 
     def rows(self, texts: list[Text]) -> TaskRows:
         """Return texts as rows of the model's task."""

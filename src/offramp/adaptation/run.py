@@ -23,11 +23,12 @@ from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.data.input_data import InputData
 from offramp.errors import BadInput, BadValue, OfframpError
 from offramp.evaluation.traces.about import data_fingerprint
+from offramp.files.lock import locked
 from offramp.files.writing import check_output_path, staged_folder
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
-from offramp.runtimes.loading import load
+from offramp.runtimes.loading import load, resolve_device
 from offramp.training.holdout import read_hashes
 from offramp.training.imitation.new_exits import load_with_new_exits
 from offramp.training.imitation.teacher import short_name
@@ -45,14 +46,21 @@ class AdaptOutcome:
     sentence: str
     measured: str = ""
     speedup: float | None = None
+    speedup_over_int8: float | None = None
 
 
 def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions) -> AdaptOutcome:
     """Make a faster model from a fine-tuned model and texts without labels."""
     output = Path(options.output)
     _check_output(output, name, data, options.overwrite)
+    with locked(output.resolve()):
+        return _adapt(name, data, guarantee, options, output)
+
+
+def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions, output: Path) -> AdaptOutcome:
     torch.manual_seed(options.imitation.seed)  # before the heads are initialized
-    model = load_with_new_exits(name, options.exits)
+    device = resolve_device(options.device, options.tuning.backend)
+    model = load_with_new_exits(name, options.exits).to(device)
     _check_options(model, guarantee, options)
     truncated_to = _set_max_length(model, options.max_length)
     guarantee = replace(guarantee, reference=short_name(name), frozen=True)
@@ -60,7 +68,7 @@ def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOption
     seen = np.concatenate([hashes[role] for role in ("train", "dev") if role in hashes] or [np.empty(0, np.uint64)])
     splits = split_texts(_read_texts(data, model), guarantee, seen)
     model.config.inputs = _input_columns(model, splits, data)
-    logger.info("%s.", splits.describe())
+    logger.info("%s.\n%s", splits.describe(), _describe_length(model, splits))
     work = open_work_folder(output, _describe_run(model, splits, options), options.resume, options.overwrite)
     try:
         with staged_folder(output, options.overwrite) as new:
@@ -79,10 +87,13 @@ def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOption
 def _run(plan: AdaptPlan) -> AdaptOutcome:
     train_exits(plan)
     selection = select_exits(plan)
-    runner = load(plan.new_folder, plan.options.tuning.backend, threads=plan.options.tuning.threads)
+    tuning, options = plan.options.tuning, plan.options
+    device = options.device if tuning.backend == "torch" else None
+    runner = load(plan.new_folder, tuning.backend, device=device, threads=tuning.threads)
     assert runner.config.calibrated is not None
     measured = write_report(plan, selection, runner)
-    return AdaptOutcome(selection.layers, runner.config.calibrated["sentence"], measured.sentence, measured.speedup)
+    sentence = runner.config.calibrated["sentence"]
+    return AdaptOutcome(selection.layers, sentence, measured.sentence, measured.speedup, measured.over_int8)
 
 
 def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> None:
@@ -112,6 +123,20 @@ def _set_max_length(model: AdaptiveModel, max_length: int | None) -> int | None:
         return None
     model.config.max_tokens = max_length
     return max_length if model.runner().limit < own_limit else None  # the runner raises if it is invalid
+
+
+def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
+    """Return a sentence with the maximum length and the number of texts that are truncated."""
+    runner, texts = model.runner(), [*splits.training, *splits.selection, *splits.test]
+    truncated = sum(chunk.rows.truncated for chunk in runner.chunks(texts, quiet=True, title="Counting tokens"))
+    limit = f"The maximum length is {runner.limit:,} tokens"
+    if not truncated:
+        return f"{limit}; no text is longer."
+    verb = "are" if truncated > 1 else "is"
+    return (
+        f"{limit} (set it with `max_length=` if the model was trained with another); {truncated:,} of the "
+        f"{len(texts):,} texts {verb} longer and {verb} truncated."
+    )
 
 
 def _read_texts(data: InputData, model: AdaptiveModel) -> list[Any]:

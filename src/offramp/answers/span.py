@@ -71,7 +71,9 @@ class Span(AnswerType):
     card: ClassVar[ModelCard] = ModelCard(
         "question-answering",
         "Question answering with early exits",
-        'answer = model.answer("a question", "its context")\nprint(answer.text, answer.score, answer.exit_layer)',
+        """\
+for answer in model.predict([("a question", "its context")]):
+    print(answer.text, answer.score, answer.exit_layer)""",
         "`AutoModelForQuestionAnswering`",
     )
 

@@ -30,8 +30,9 @@ class AdaptResult:
         backend: runtime that the model was adapted for.
         layers: layers with an exit, the last layer included.
         guarantee: the guarantee as a sentence, or None.
-        speedup: measured speedup over the original model, or None.
-        measured: the measured speed as a sentence, with the machine.
+        speedup: CPU time of the original model in PyTorch divided by this model's, or None.
+        speedup_over_int8: the same for the fastest full-depth int8 model in the same runtime; None for torch.
+        measured: the measured times as a sentence, with the machine.
         reason: why there is no faster model, or None.
     """
 
@@ -41,6 +42,7 @@ class AdaptResult:
     guarantee: str | None
     speedup: float | None
     measured: str
+    speedup_over_int8: float | None = None
     reason: str | None = None
 
     def __bool__(self) -> bool:
@@ -89,10 +91,15 @@ class AdaptResult:
         return runner.predict(resolve_input(texts).read(runner.config.inputs) if is_table(texts) else texts, **options)
 
     def __str__(self) -> str:
+        from offramp.runtimes import RUNTIMES
+
         if self.folder is None:
             return str(self.reason)
         exits = ", ".join(map(str, self.layers))
-        written = f"Wrote {self.folder} with exits on layers {exits}; open {self.report} for the report."
+        written = (
+            f"Wrote {self.folder} with exits on layers {exits}. It runs in {RUNTIMES[self.backend].title} by default. "
+            f"Open {self.report} for the report."
+        )
         return f"{self.guarantee}\n{self.measured}\n{written}"
 
     def _repr_html_(self) -> str:
@@ -111,6 +118,7 @@ def adapt(
     int8: str = "auto",
     batch: int = 32,
     threads: int | None = None,
+    device: str | None = None,
     policy: str = "auto",
     exits: str | Sequence[int] = "all",
     heads: str = "attention",
@@ -144,6 +152,7 @@ def adapt(
         int8: quantization for onnx and openvino: "auto", "static", "token", "dynamic" or "none".
         batch: batch size to optimize for.
         threads: number of CPU threads; None for torch's choice.
+        device: with torch, the device to adapt for: "cpu", "cuda", "mps", …; None for an accelerator if available.
         policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
         exits: layers that may get an exit: "all" or a list.
         heads: exit heads: "attention", "linear" or "pooler".
@@ -200,11 +209,13 @@ def adapt(
         TuneOptions(backend, policy, batch, threads),
         int8,
         max_length,
+        device,
         resume,
         overwrite,
     )
     guarantee = Guarantee("disagreement", risk, confidence, tolerance=tolerance)
     adapted = run(str(model), rows, guarantee, options)
     if not adapted.layers:
-        return AdaptResult(None, backend, (), None, None, "", adapted.sentence)
-    return AdaptResult(Path(output), backend, adapted.layers, adapted.sentence, adapted.speedup, adapted.measured)
+        return AdaptResult(None, backend, (), None, None, "", reason=adapted.sentence)
+    measured = (adapted.speedup, adapted.measured, adapted.speedup_over_int8)
+    return AdaptResult(Path(output), backend, adapted.layers, adapted.sentence, *measured)

@@ -32,7 +32,7 @@ def calibrate(
     per_exit: bool = False,
     temperature: bool = False,
     trace: str | os.PathLike[str] | None = None,
-    backend: str = "torch",
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
@@ -62,7 +62,8 @@ def calibrate(
         per_exit: choose a separate threshold per exit on half of the rows.
         temperature: first fit a temperature per exit on a quarter of the rows.
         trace: a trace of the rows to read, or to record if the file does not exist.
-        backend: runtime for inference: "torch", or one that the model was exported for.
+        backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
+            adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
         dtype: "float32" (default), "bfloat16" or "float16".
         threads: number of CPU threads; None for torch's choice.

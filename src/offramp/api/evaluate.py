@@ -66,7 +66,7 @@ def evaluate(
     trace: str | os.PathLike[str] | None = None,
     all_checkpoints: bool = False,
     overwrite: bool = False,
-    backend: str = "torch",
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
@@ -94,7 +94,8 @@ def evaluate(
         trace: a trace of the rows to read, or to record if the file does not exist.
         all_checkpoints: evaluate every checkpoint in the model folder, each into a folder in `output`.
         overwrite: replace the contents of `output`.
-        backend: runtime for inference: "torch", or one that the model was exported for.
+        backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
+            adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
         dtype: "float32" (default), "bfloat16" or "float16".
         threads: number of CPU threads; None for torch's choice.
@@ -158,7 +159,7 @@ def _evaluate(
     file: Path | None,
     overwrite: bool,
     command: str,
-    backend: str,
+    backend: str | None,
     machine: dict[str, Any],
 ) -> EvaluationResult:
     from offramp.data.rows import load_rows

@@ -77,6 +77,7 @@ def _config_facts(config: AdaptiveConfig) -> dict[str, Any]:
         "labels": list(config.labels),
         "policy": str(config.exit_policy),
         "guarantee": config.calibrated["sentence"] if config.calibrated else None,
+        "adapted_for": config.adapted_for,
         "max_length": config.max_tokens,
         "too_long": config.answer_type.truncation_note,
         "width": config.width,
@@ -103,8 +104,8 @@ def _exports_in(folder: Path) -> dict[str, str]:
             exports[runtime.name] = str(err)
             continue
         layers = ", ".join(str(spec["layer"]) for spec in export.exits)
-        guarantee = "calibrated" if export.calibrated else "not calibrated"
-        exports[runtime.name] = f"{export.precision}, exits on {layers}, {guarantee}"
+        guarantee = export.calibrated["sentence"] if export.calibrated else "Not calibrated."
+        exports[runtime.name] = f"{export.precision}, exits on layers {layers}. {guarantee}"
     return exports
 
 

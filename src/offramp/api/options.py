@@ -15,7 +15,7 @@ __all__ = ["DataArguments", "InferenceArguments", "arguments_of", "check_counts"
 class InferenceArguments(TypedDict, total=False):
     """Arguments for running a model."""
 
-    backend: str
+    backend: str | None
     device: str | None
     dtype: str | None
     threads: int | None
@@ -38,7 +38,7 @@ class DataArguments(TypedDict, total=False):
     header: bool
 
 
-DEFAULTS: dict[str, Any] = {"backend": "torch", "header": True}
+DEFAULTS: dict[str, Any] = {"header": True}
 
 
 def arguments_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -75,9 +75,11 @@ def data_options(texts: Any, labels: Sequence[Any] | None, arguments: DataArgume
 
 
 def check_counts(**values: float | None) -> None:
-    """Raise if a number is below 1."""
+    """Raise if a number is below 1, or `threads` is too large."""
+    from offramp.core.machine import check_threads
     from offramp.errors import BadValue
 
+    check_threads(values.pop("threads", None))  # type: ignore[arg-type]
     for name, value in values.items():
         if value is not None and value < 1:
             raise BadValue(f"`{name}` must be at least 1, got {value:g}.")

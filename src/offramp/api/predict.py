@@ -71,7 +71,7 @@ def predict(
     workers: int | None = None,
     address: str | None = None,
     id_column: str | None = None,
-    backend: str = "torch",
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
@@ -104,7 +104,8 @@ def predict(
         workers: Ray: number of worker processes.
         address: Ray: address of a running cluster.
         id_column: Ray: column that identifies a row.
-        backend: runtime for inference: "torch", or one that the model was exported for.
+        backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
+            adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
         dtype: "float32" (default), "bfloat16" or "float16".
         threads: number of CPU threads; None for torch's choice.

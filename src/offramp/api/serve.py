@@ -36,7 +36,7 @@ def serve(
     api_key: str | None = None,
     api_key_file: str | os.PathLike[str] | None = None,
     guard_all: bool = False,
-    backend: str = "torch",
+    backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
@@ -61,10 +61,11 @@ def serve(
         api_key: key that clients must send as a bearer token.
         api_key_file: file with the API key.
         guard_all: require the key for /health, /ready and /metrics too.
-        backend: runtime for inference: "torch", or one that the model was exported for.
+        backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
+            adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
         dtype: "float32" (default), "bfloat16" or "float16".
-        threads: number of CPU threads; None for all usable ones.
+        threads: number of CPU threads; None for the number that the model was adapted for, else all usable ones.
         max_length: maximum tokens per text; longer texts are truncated.
         announce: function called with a line that contains the URL, once the server listens.
 
@@ -80,7 +81,7 @@ def serve(
     import uvicorn
 
     from offramp.core.machine import usable_threads
-    from offramp.runtimes.loading import load
+    from offramp.runtimes.loading import adapted_for, load
     from offramp.serving.app import ServerOptions, make_app
     from offramp.serving.engine import Engine
     from offramp.serving.metrics import Metrics
@@ -97,7 +98,7 @@ def serve(
     key = _key(api_key, None if api_key_file is None else Path(api_key_file))
     check_counts(threads=threads)
     server_socket = _listen(host, port)
-    threads = threads or usable_threads()
+    threads = threads or min(adapted_for(model).threads or usable_threads(), usable_threads())
     with server_socket, _responsive():
         runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
         metrics = Metrics()
@@ -119,10 +120,8 @@ def serve(
         config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
         url = f"http://{host}:{server_socket.getsockname()[1]}"
         if announce is not None:
-            announce(
-                f"Serving {model_name} on {url} ({runner.backend}, {runner.dtype}, {threads} threads). "
-                "Press Ctrl-C to stop."
-            )
+            machine = f"{runner.backend}, {runner.dtype}, {threads} thread{'s' if threads > 1 else ''}"
+            announce(f"Serving {model_name} on {url} ({machine}). Press Ctrl-C to stop.")
         try:
             uvicorn.Server(config).run(sockets=[server_socket])
         finally:

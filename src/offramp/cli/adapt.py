@@ -55,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch", type=int, default=32, metavar="N", help="batch size to optimize for (default: 32)"
     )
     arguments.add_threads(inference)
+    inference.add_argument(
+        "--device", metavar="D", help="torch: cpu, cuda, cuda:1, mps … (default: an accelerator if available)"
+    )
     exits = parser.add_argument_group("exits")
     exits.add_argument(
         "--policy",

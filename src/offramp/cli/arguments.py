@@ -44,7 +44,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_inference(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the group of options for running a model: backend, device, precision, threads, maximum length."""
     group = parser.add_argument_group("inference")
-    add_backend(group, list(RUNTIMES), "torch")
+    add_backend(group, list(RUNTIMES), None)
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (default: an accelerator if available)")
     group.add_argument("--dtype", choices=DTYPES, help="floating-point precision (default: float32)")
     add_threads(group)
@@ -53,9 +53,10 @@ def add_inference(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return group
 
 
-def add_backend(parser: Options, names: Sequence[str], default: str) -> None:
-    """Add `--backend`."""
-    parser.add_argument("--backend", choices=names, default=default, help=f"runtime for inference (default: {default})")
+def add_backend(parser: Options, names: Sequence[str], default: str | None) -> None:
+    """Add `--backend`; its default is None if it depends on the model."""
+    text = default or "the one that the model was adapted for, else torch"
+    parser.add_argument("--backend", choices=names, default=default, help=f"runtime for inference (default: {text})")
 
 
 def add_threads(parser: Options) -> None:

@@ -81,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate the model and print the guarantee."""
     from offramp.api.calibrate import calibrate
 
-    is_export = RUNTIMES[args.backend].runs_graphs
-    folder, config = (f"{args.model}/{args.backend}", "offramp.json") if is_export else (args.model, "config.json")
-    files = f"Saving the policy in {folder}/{config} and the evidence in {folder}/calibration.json."
-    # if this cannot be printed, the model is not changed
-    result = arguments.call(calibrate, args, announce=lambda guarantee: echo(f"{guarantee}\n{files}"))
+    result = arguments.call(calibrate, args, announce=echo)  # if this cannot be printed, the model is not changed
     if not result:
         echo(f"{result.sentence}\n{args.model} is unchanged.")
         return 1
+    backend = result.evidence["machine"]["backend"]
+    is_export = RUNTIMES[backend].runs_graphs
+    folder, config = (f"{args.model}/{backend}", "offramp.json") if is_export else (args.model, "config.json")
+    echo(f"Saved the policy in {folder}/{config} and the evidence in {folder}/calibration.json.", folder)
     return 0

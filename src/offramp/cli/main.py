@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class ConsoleHandler(logging.Handler):
-    """Print log records: info to standard output, warnings to standard error, one line each."""
+    """Print log records: info to standard output, progress and warnings to standard error, one line each."""
 
     flags: ClassVar[dict[str, str]] = {}  # options of the running command, by argument name
     is_server: ClassVar[bool] = False  # a server logs to standard error only
@@ -91,11 +91,12 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; a warning that cannot be printed does not stop the command."""
         message = as_options(record.getMessage(), self.flags)
-        if record.levelno < logging.WARNING and not self.is_server:
+        is_progress = record.name == "offramp.progress"
+        if record.levelno < logging.WARNING and not self.is_server and not is_progress:
             streams.echo(message)
             return
         with suppress(OSError):
-            print(f"offramp: {message}", file=sys.stderr, flush=True)
+            print(message if is_progress else f"offramp: {message}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from offramp.cluster.job import (
     Job,
     expand_patterns,
@@ -30,6 +28,7 @@ from offramp.cluster.job import (
 from offramp.cluster.parts import Part, split
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.core.loop import exits_within
+from offramp.core.progress import Progress
 from offramp.data.reading import read_column_names, read_records
 from offramp.data.source import Source, check_file, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
@@ -259,12 +258,12 @@ def _run_pool(
         num_cpus=threads,
         num_gpus=1 if on_gpu else None,
     )
-    with tqdm(total=len(parts), unit=" parts", disable=None, leave=False) as bar:
+    with Progress("Predicting", len(parts), "parts") as progress:
         try:
             for row in results.iter_rows():
                 if row["error"]:
                     raise BadInput(row["error"])
-                bar.update()
+                progress.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
             cause = str(err).strip().splitlines()[-1]

@@ -10,13 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from offramp.answers.answer_type import Encoder
 from offramp.core.batch import Batch, EncodedRows, Ints
+from offramp.core.progress import Progress
 from offramp.errors import BadValue
 
-__all__ = ["ACCELERATOR_BATCH_TOKENS", "CHUNK", "Chunk", "batches_by_tokens", "chunks", "resolve_batch_tokens"]
+__all__ = [
+    "ACCELERATOR_BATCH_TOKENS",
+    "CHUNK",
+    "Chunk",
+    "batches_by_tokens",
+    "chunks",
+    "describe_truncated",
+    "resolve_batch_tokens",
+]
 
 CHUNK = 4096  # maximum examples in a chunk
 CHUNK_CHARACTERS = 4_000_000  # maximum characters in a chunk; bounds the memory
@@ -46,7 +54,7 @@ class Chunk:
     device: torch.device
     batch_tokens: int  # maximum padded tokens in a batch
     together: bool = False  # never split a group across batches
-    progress_bar: Any = None
+    progress: Progress | None = None
 
     @property
     def examples(self) -> Any:
@@ -58,10 +66,10 @@ class Chunk:
         one_row_each = len(self.rows) == len(self.examples)
         for start, stop in self._batch_bounds():
             yield self.batch(self.order[start:stop])
-            if self.progress_bar is not None and one_row_each:
-                self.progress_bar.update(stop - start)
-        if self.progress_bar is not None and not one_row_each:
-            self.progress_bar.update(len(self.examples))
+            if self.progress is not None and one_row_each:
+                self.progress.update(stop - start)
+        if self.progress is not None and not one_row_each:
+            self.progress.update(len(self.examples))
 
     def _batch_bounds(self) -> Iterator[tuple[int, int]]:
         lengths = self.rows.lengths[self.order]
@@ -97,6 +105,7 @@ def chunks(
     *,
     pad: int = 0,
     limit: int = 0,
+    title: str = "Predicting",
     progress: bool | None = None,
     quiet: bool = False,
     size: int = CHUNK,
@@ -104,18 +113,22 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens."""
     total = len(examples) if isinstance(examples, Sized) else None
-    disable = None if progress is None else not progress  # None: show on a terminal if it takes long
     stream = iter(examples)
     offset = truncated = 0
-    with tqdm(total=total, unit=" texts", disable=disable, delay=0 if progress else 2, leave=False) as bar:
+    with Progress(title, total, "texts", progress) as shown:
         while chunk := _take(stream, size):
             rows = encoder(chunk, offset)
             truncated += rows.truncated
-            yield Chunk(offset, rows, _order(rows, together), pad, device, batch_tokens, together, bar)
+            yield Chunk(offset, rows, _order(rows, together), pad, device, batch_tokens, together, shown)
             offset += len(chunk)
     if truncated and not quiet:
-        are, were = ("texts are", "were") if truncated > 1 else ("text is", "was")
-        logger.warning("%d %s longer than %d tokens and %s truncated.", truncated, are, limit, were)
+        logger.warning("%s", describe_truncated(truncated, offset, limit))
+
+
+def describe_truncated(truncated: int, total: int, limit: int) -> str:
+    """Return a sentence with the number of texts that are longer than the maximum length."""
+    verb = "are" if truncated > 1 else "is"
+    return f"{truncated:,} of {total:,} texts {verb} longer than {limit:,} tokens and {verb} truncated."
 
 
 def _order(rows: EncodedRows, together: bool) -> Ints:

@@ -7,7 +7,9 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["cpu_flags", "cpu_name", "half_precision", "has_int8_dot_products", "usable_threads"]
+from offramp.errors import BadValue
+
+__all__ = ["check_threads", "cpu_flags", "cpu_name", "half_precision", "has_int8_dot_products", "usable_threads"]
 
 CGROUP_V2_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # "max 100000" or "150000 100000"
 CGROUP_V1_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
@@ -18,6 +20,7 @@ HALF_PRECISION_FLAGS = {
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
     "float16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
 }
+MAX_THREADS = 4096
 INT8_FLAGS = {"amx_int8", "avx512_vnni", "avx_vnni", "asimddp", "i8mm"}
 
 
@@ -51,6 +54,12 @@ def half_precision() -> dict[str, bool]:
 def has_int8_dot_products() -> bool:
     """Return whether the CPU accumulates int8 products in 32 bits; otherwise sums saturate at 16 bits."""
     return bool(INT8_FLAGS & cpu_flags())
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise if the number of threads is not possible; None is the default."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise BadValue(f"`threads` must be between 1 and {MAX_THREADS:,}, got {threads:,}.")
 
 
 def usable_threads() -> int:

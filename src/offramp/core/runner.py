@@ -138,8 +138,12 @@ class Runner:
         quiet: bool = False,
         chunk: int | None = None,
         together: bool = False,
+        title: str = "Predicting",
     ) -> Iterator[Chunk]:
-        """Encode texts in chunks of batches on this device; with `together` no group is split across batches."""
+        """Encode texts in chunks of batches on this device; with `together` no group is split across batches.
+
+        `title` is the name of the pass in its progress; `quiet` does not report truncated texts.
+        """
         if isinstance(texts, str):
             raise BadInput("predict takes a list or an iterator of texts, got a string. Pass a single text as a list.")
         if isinstance(texts, Mapping) or is_table(texts):
@@ -160,6 +164,7 @@ class Runner:
             self.device,
             pad=self.pad_token_id,
             limit=self.limit,
+            title=title,
             progress=progress,
             quiet=quiet,
             size=chunk or CHUNK,
@@ -203,16 +208,17 @@ class Runner:
         batch_tokens: int | None = None,
         chunk: int | None = None,
         progress: bool | None = None,
+        quiet: bool = False,
     ) -> Iterator[Answers]:
         """Yield predictions as arrays, chunk by chunk, in the order of the texts; invalid options raise at once.
 
         A chunk of `chunk` texts (default: 4096) is read before its first prediction. With `chunk=1` every text is
-        predicted before the next is read, for live queues.
+        predicted before the next is read, for live queues. `quiet` does not report truncated texts.
         """
         exit_policy = self.config.resolve_policy(policy, threshold)
         *early, last = exits_within(self.stepper.exits, max_layers)
         self.warn_untrained([*filter(exit_policy.needs_exit, early), last])
-        chunks = self.chunks(texts, batch_tokens, progress, chunk=chunk, together=exit_policy.sees_groups)
+        chunks = self.chunks(texts, batch_tokens, progress, quiet, chunk, exit_policy.sees_groups)
         return (self.decode(self.outputs(chunk, exit_policy, max_layers), chunk.rows) for chunk in chunks)
 
     def warn_untrained(self, points: Sequence[ExitPoint]) -> None:

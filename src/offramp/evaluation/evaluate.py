@@ -17,7 +17,7 @@ from offramp.evaluation.examples import extremes
 from offramp.evaluation.points import Scorer, cheapest
 from offramp.evaluation.reference import named_reference, reference_for
 from offramp.evaluation.results import DataFacts, Elue, Evaluation, LivePoint, MachineFacts, ModelFacts, Point
-from offramp.evaluation.timing import time_policies
+from offramp.evaluation.timing import Timings, time_policies
 from offramp.evaluation.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, data_fingerprint
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
@@ -69,10 +69,13 @@ def evaluate(
     return replace(results, date=datetime.now(UTC).isoformat(timespec="seconds"), command=command)
 
 
-def obtain_trace(runner: Runner, data: TaskRows, file: Path, reference_name: str | None = None) -> Trace:
+def obtain_trace(
+    runner: Runner, data: TaskRows, file: Path, reference_name: str | None = None, quiet: bool = False
+) -> Trace:
     """Read the trace if the file exists, else record it; raise if it is of another model or other rows.
 
-    `reference_name` is a model or file to compare with instead of the full model.
+    `reference_name` is a model or file to compare with instead of the full model; `quiet` does not report truncated
+    texts.
     """
     texts, labels, names = data.rows.texts, data.labels, data.task.labels
     reference = None if reference_name is None else named_reference(reference_name, runner, data)
@@ -84,7 +87,7 @@ def obtain_trace(runner: Runner, data: TaskRows, file: Path, reference_name: str
     else:
         if reference is None:
             reference = reference_for(runner, texts)
-        trace = record(runner, texts, labels, file, data.name, names=names, reference=reference)
+        trace = record(runner, texts, labels, file, data.name, names=names, reference=reference, quiet=quiet)
     text_labels = labels if labels is not None and labels.dtype == object else None
     trace = trace.with_examples(texts, text_labels)
     if runner.config.answer_type.multiple_rows and trace.reference is None:  # a trace does not store text answers
@@ -126,9 +129,8 @@ def build_results(
     data: TaskRows,
     plan: Plan,
     options: EvaluationOptions,
-    against: Runner | None = None,
 ) -> Evaluation:
-    """Return all results of an evaluation; `against` is the model that timings are compared with."""
+    """Return all results of an evaluation."""
     trace, config = scorer.trace, runner.config
     curves = {name: scorer.curve(policies) for name, policies in plan.grids.items()}
     policy = plan.chosen or parse(cheapest(next(iter(curves.values())), DEFAULT_CHANGED).policy)
@@ -152,7 +154,10 @@ def build_results(
         width=width_report(config, trace, policy),
         questions=_official_scores(trace, data, policy),
     )
-    return add_timings(results, runner, data, trace, policy, against) if options.live else results
+    if not options.live:
+        return results
+    policies = policies_to_time(results)
+    return add_timings(results, trace, policies, time_policies(runner, data.rows.texts, policies))
 
 
 def _reference(trace: Trace) -> str | None:
@@ -187,23 +192,29 @@ def _model_policy(runner: Runner) -> Policy | None:
     return None if isinstance(policy, Never) else policy
 
 
-def add_timings(
-    results: Evaluation, runner: Runner, data: TaskRows, trace: Trace, policy: Policy, against: Runner | None = None
-) -> Evaluation:
-    """Return the results with timings of the plain model and of a few points, on the timed rows."""
+def policies_to_time(results: Evaluation) -> list[Policy]:
+    """Return the operating point's policy and two more points of its curve."""
     assert results.chosen is not None
-    points: list[Point] = [results.chosen, *_middle_points(results.policies.get(policy.name, []))]
-    by_policy = {point.policy: point for point in points}
-    policies = [parse(text) for text in by_policy]
-    timings = time_policies(runner, data.rows.texts, policies, against=against)
+    curve = results.policies.get(parse(results.chosen.policy).name, [])
+    texts = [results.chosen.policy, *(point.policy for point in _middle_points(curve))]
+    return [parse(text) for text in dict.fromkeys(texts)]
+
+
+def add_timings(
+    results: Evaluation, trace: Trace, policies: Sequence[Policy], timings: Timings, plain: Runner | None = None
+) -> Evaluation:
+    """Return the results with timings of policies and of the plain model, which may be another one (`plain`)."""
+    assert results.chosen is not None
+    points = {point.policy: point for curve in results.policies.values() for point in curve}
+    points[results.chosen.policy] = results.chosen
     timed = []
-    for point, timed_policy, seconds in zip(by_policy.values(), policies, timings.seconds, strict=True):
+    for policy, seconds in zip(policies, timings.policies, strict=True):
         rows = timings.rows if trace.group is None else np.isin(trace.group, timings.rows)
-        cost = layer_cost(trace.replay(timed_policy).layer[rows], trace.depth)
-        values = {field.name: getattr(point, field.name) for field in fields(Point)}
-        values |= {"mean_layers": cost.mean_layers, "cost": cost.layers_run, "saving": cost.saved, "seconds": seconds}
-        values["speedup"] = cost.speedup if cost.mean_layers else None
-        timed.append(LivePoint(**values, measured_speedup=timings.plain / seconds))
+        cost = layer_cost(trace.replay(policy).layer[rows], trace.depth)
+        values = {field.name: getattr(points[str(policy)], field.name) for field in fields(Point)}
+        values |= {"mean_layers": cost.mean_layers, "cost": cost.layers_run, "saving": cost.saved}
+        values |= {"seconds": seconds.wall, "speedup": cost.speedup if cost.mean_layers else None}
+        timed.append(LivePoint(**values, measured_speedup=timings.full[0].wall / seconds.wall))
     seconds_of = {point.policy: point.seconds for point in timed}
     return replace(
         results,
@@ -213,9 +224,9 @@ def add_timings(
             for name, points in results.policies.items()
         },
         live=timed,
-        plain_seconds=timings.plain,
+        plain_seconds=timings.full[0].wall,
         live_rows=len(timings.rows),
-        plain_name=None if against is None else f"{Path(against.name).name}, {against.backend} {against.dtype}",
+        plain_name=None if plain is None else f"{Path(plain.name).name}, {plain.backend} {plain.dtype}",
     )
 
 

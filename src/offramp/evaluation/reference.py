@@ -19,8 +19,8 @@ from offramp.data.rows import DataOptions, TaskRows, load_rows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.traces.about import FULL_DEPTH, data_fingerprint
 from offramp.evaluation.traces.recording import Reference
-from offramp.exports.folder import hash_weight_files
 from offramp.model.config import AdaptiveConfig
+from offramp.model.folder import hash_weight_files
 from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import full_model_logits, short_name
 
@@ -41,7 +41,7 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     model = AdaptiveModel.from_pretrained(runner.name).eval()
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
-    outputs = full.answer(texts, policy="never")
+    outputs = full.answer(texts, policy="never", quiet=True)  # the trace of the export reports truncated texts
     return Reference(outputs.values, FULL_DEPTH, full.fingerprint)
 
 

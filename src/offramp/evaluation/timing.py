@@ -11,17 +11,25 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from offramp.core.batch import Batch
 from offramp.core.loop import run
+from offramp.core.progress import track
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
 
-__all__ = ["Timings", "time_policies"]
+__all__ = ["Seconds", "Timings", "time_policies", "timed_rows"]
 
 ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Median seconds of a pass over the timed rows."""
+
+    wall: float
+    cpu: float  # of all threads
 
 
 @dataclass(frozen=True)
@@ -29,33 +37,40 @@ class Timings:
     """Median seconds for the same rows."""
 
     rows: NDArray[np.int64]  # indices of the timed rows
-    plain: float  # the unmodified encoder with the last exit's head
-    seconds: list[float]  # per policy
+    full: list[Seconds]  # full-depth models; the first is the unmodified encoder with the last exit's head
+    policies: list[Seconds]
+
+
+def timed_rows(count: int, rows: int = ROWS) -> NDArray[np.int64]:
+    """Return the indices of the rows that are timed, spread over the data."""
+    return np.unique(np.linspace(0, count - 1, min(rows, count)).astype(np.int64))
 
 
 def time_policies(
-    runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], rows: int = ROWS, against: Runner | None = None
+    runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], full: Sequence[Runner] = ()
 ) -> Timings:
-    """Time every policy and the plain encoder, which may be that of another model (`against`)."""
-    indices = np.unique(np.linspace(0, len(texts) - 1, min(rows, len(texts))).astype(np.int64))
+    """Time every policy, and models at full depth: the plain encoder of `runner`, or those of other models (`full`)."""
+    indices = timed_rows(len(texts))
     timed = [texts[index] for index in indices]
-    plain = against or runner
-    entries: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(plain, plain.stepper.full_model)]
+    full = full or [runner]
+    entries: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(model, model.stepper.full_model) for model in full]
     entries += [(runner, partial(_run_policy, runner, policy)) for policy in policies]
     together = any(policy.sees_groups for policy in policies)
-    seconds: list[list[float]] = [[] for _ in entries]
+    wall: list[list[float]] = [[] for _ in entries]
+    cpu: list[list[float]] = [[] for _ in entries]
     turns = [(turn, index) for turn in range(ROUNDS + 1) for index in range(len(entries))]
-    for turn, index in tqdm(turns, unit=" passes", desc="timing", delay=2, leave=False, disable=None):
+    for turn, index in track(turns, "Measuring the speed"):
         timed_runner, predict = entries[index]
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):
             with timed_runner.stepper.inference_mode():
                 for batch in chunk.batches():
                     predict(batch).cpu()
         if turn:
-            seconds[index].append(time.perf_counter() - start)
-    plain_median, *medians = (statistics.median(rounds) for rounds in seconds)
-    return Timings(indices, plain_median, medians)
+            wall[index].append(time.perf_counter() - start)
+            cpu[index].append(time.process_time() - cpu_start)
+    medians = [Seconds(*map(statistics.median, rounds)) for rounds in zip(wall, cpu, strict=True)]
+    return Timings(indices, medians[: len(full)], medians[len(full) :])
 
 
 def _run_policy(runner: Runner, policy: Policy, batch: Batch) -> Tensor:

@@ -30,11 +30,9 @@ class TorchComparison:
     worst: float  # maximum difference of a logit at any exit
 
     def __str__(self) -> str:
-        shares = ", ".join(f"{layer}: {share:.1%}" for layer, share in zip(self.layers, self.agreement, strict=True))
-        return (
-            f"predictions equal to torch's on {self.rows:,} texts, by exit layer: {shares}; "
-            f"maximum logit difference {self.worst:.2g}"
-        )
+        exits = zip(self.layers, self.agreement, strict=True)
+        shares = ", ".join(f"{100 * share:.1f} % at layer {layer}" for layer, share in exits)
+        return f"same predictions as PyTorch on {self.rows:,} texts: {shares}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as saved with an export."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,22 +21,21 @@ from offramp.core.runner import Runner
 from offramp.core.stepper import exit_points_on
 from offramp.errors import BadModel, BadValue, CannotWrite
 from offramp.files.load_errors import loading
+from offramp.files.managed_files import EXPORT
 from offramp.files.writing import check_output_path, replace_files
-from offramp.model import guarantee
+from offramp.model import card, guarantee
 from offramp.model.config import AdaptiveConfig
+from offramp.model.folder import EXPORT_FILE, hash_weight_files
 from offramp.model.renamed import current_calibration
 from offramp.model.tokenizer import load_tokenizer
 from offramp.runtimes import RUNTIMES, graph_runtimes
-from offramp.runtimes.segments import SegmentStepper, hash_sources
+from offramp.runtimes.segments import SegmentStepper
 
 __all__ = [
-    "EXPORT_FILES",
-    "FILE",
     "Export",
     "apply_export",
     "check_export_folder",
     "describe_runtime",
-    "hash_weight_files",
     "load_export",
     "read_export",
     "resolve_runtime",
@@ -47,8 +45,6 @@ __all__ = [
 logger = logging.getLogger("offramp")
 
 MAX_7_BIT_WEIGHT = 63  # safe on a CPU without 8-bit dot products (`products.py`)
-FILE = "offramp.json"
-EXPORT_FILES = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.onnx|model\.onnx")  # files that an export writes
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,6 @@ class Export:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def hash_weight_files(folder: Path) -> dict[str, str]:
-    """Return the hashes of the weight files in a model folder, by name."""
-    files = sorted([*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")])
-    return {file.name: hash_sources(file) for file in files}
-
-
 def read_export(folder: Path, backend: str) -> Export:
     """Read an export; raise if it is damaged, incomplete, or made from other weights than those in the folder."""
     export_folder = folder / backend
@@ -86,16 +76,18 @@ def read_export(folder: Path, backend: str) -> Export:
     if not export_folder.is_dir():
         raise BadModel(f"{folder} has no {backend} export; run `offramp.export('{folder}', backend='{backend}')`")
     try:
-        saved = json.loads((export_folder / FILE).read_text("utf-8"))
+        saved = json.loads((export_folder / EXPORT_FILE).read_text("utf-8"))
         export = Export(**saved)
         export = replace(export, calibrated=current_calibration(export.calibrated))
     except FileNotFoundError as err:
         raise BadModel(
-            f"{export_folder} has no {FILE}: it is not a complete offramp export. Move it away, then run "
+            f"{export_folder} has no {EXPORT_FILE}: it is not a complete offramp export. Move it away, then run "
             f"{again.replace(', overwrite=True', '')}"
         ) from err
     except (ValueError, TypeError) as err:
-        raise BadModel(f"{export_folder / FILE} is damaged ({str(err).splitlines()[0]:.100}); run {again}") from err
+        raise BadModel(
+            f"{export_folder / EXPORT_FILE} is damaged ({str(err).splitlines()[0]:.100}); run {again}"
+        ) from err
     _check(export, export_folder, again)
     missing = [name for name in export.files if not (export_folder / name).is_file()]
     if missing:
@@ -113,13 +105,13 @@ def _check(export: Export, export_folder: Path, again: str) -> None:
     for entry in fields(Export):
         value = getattr(export, entry.name)
         if not isinstance(value, types.get(entry.name, object)):
-            raise BadModel(f"{export_folder / FILE}: `{entry.name}` is {value!r:.60}; run {again}")
+            raise BadModel(f"{export_folder / EXPORT_FILE}: `{entry.name}` is {value!r:.60}; run {again}")
     if any(not isinstance(spec, dict) or type(spec.get("layer")) is not int for spec in export.exits):
-        raise BadModel(f"{export_folder / FILE}: `exits` is {export.exits!r:.60}; run {again}")
-    names_valid = all(isinstance(name, str) and EXPORT_FILES.fullmatch(name) for name in export.files)
+        raise BadModel(f"{export_folder / EXPORT_FILE}: `exits` is {export.exits!r:.60}; run {again}")
+    names_valid = all(isinstance(name, str) and EXPORT.fullmatch(name) for name in export.files)
     if not export.files or len(export.files) != len(export.exits) or not names_valid:
         raise BadModel(
-            f"{export_folder / FILE} names {len(export.files)} graphs for {len(export.exits)} exits; run {again}"
+            f"{export_folder / EXPORT_FILE} names {len(export.files)} graphs for {len(export.exits)} exits; run {again}"
         )
 
 
@@ -213,8 +205,8 @@ def apply_export(config: AdaptiveConfig, export: Export, export_folder: Path) ->
 def check_export_folder(export_folder: Path, overwrite: bool) -> None:
     """Raise if the folder exists and is not an offramp export."""
     check_output_path(export_folder, overwrite)
-    if export_folder.is_dir() and any(export_folder.iterdir()) and not (export_folder / FILE).is_file():
-        raise CannotWrite(f"{export_folder} has no {FILE}: it is not an offramp export. Move it away first.")
+    if export_folder.is_dir() and any(export_folder.iterdir()) and not (export_folder / EXPORT_FILE).is_file():
+        raise CannotWrite(f"{export_folder} has no {EXPORT_FILE}: it is not an offramp export. Move it away first.")
 
 
 def save_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: str, evidence_name: str) -> None:
@@ -222,7 +214,8 @@ def save_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: st
     export = read_export(folder, backend)
     export = replace(export, policy=config.policy, calibrated=config.calibrated, max_tokens=config.max_tokens)
     export_folder = folder / backend
-    replace_files({export_folder / FILE: export.to_json(), export_folder / evidence_name: evidence})
+    replace_files({export_folder / EXPORT_FILE: export.to_json(), export_folder / evidence_name: evidence})
+    replace_files(card.new_card(AdaptiveConfig.from_pretrained(folder), folder))
 
 
 def resolve_runtime(backend: str) -> tuple[Any, str]:

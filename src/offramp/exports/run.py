@@ -13,14 +13,16 @@ import offramp
 from offramp.core.machine import cpu_name
 from offramp.errors import BadValue
 from offramp.exports.exporter import ExportedGraphs, Exporter
-from offramp.exports.folder import EXPORT_FILES, FILE, Export, check_export_folder, hash_weight_files, resolve_runtime
+from offramp.exports.folder import Export, check_export_folder, resolve_runtime
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import largest_weight
 from offramp.exports.segments import OPSET
-from offramp.files.writing import staged_folder
+from offramp.files.managed_files import EXPORT
+from offramp.files.writing import replace_files, staged_folder
 from offramp.model.adaptive import AdaptiveModel
-from offramp.model.card import EVIDENCE
+from offramp.model.card import EVIDENCE, new_card
 from offramp.model.config import AdaptiveConfig
+from offramp.model.folder import EXPORT_FILE, hash_weight_files
 
 __all__ = ["export", "folder_of", "store"]
 
@@ -31,7 +33,7 @@ def export(model: AdaptiveModel, texts: Texts, options: ExportOptions) -> Export
     """Export a model into its folder; return the contents of `offramp.json`."""
     check_export_folder(folder_of(model) / options.backend, options.overwrite)
     exporter = Exporter(model, texts, options)
-    was_calibrated = _is_calibrated(folder_of(model) / options.backend / FILE)
+    was_calibrated = _is_calibrated(folder_of(model) / options.backend / EXPORT_FILE)
     export = store(exporter, exporter.make())
     if was_calibrated:
         logger.warning("The calibration of the replaced export is lost; calibrate the new one.")
@@ -76,12 +78,13 @@ def store(
         None if config is None else config.max_tokens,
         exporter.texts.seen,
     )
-    with staged_folder(folder / options.backend, options.overwrite, EXPORT_FILES, "an export") as staged:
+    with staged_folder(folder / options.backend, options.overwrite, EXPORT, "an export") as staged:
         for name, graph in zip(names, exported.graphs, strict=True):
             (staged / name).write_bytes(graph)
         if evidence is not None:
             (staged / EVIDENCE).write_text(evidence, encoding="utf-8")
-        (staged / FILE).write_text(export.to_json(), encoding="utf-8")
+        (staged / EXPORT_FILE).write_text(export.to_json(), encoding="utf-8")
+    replace_files(new_card(model.config, folder))
     return export
 
 

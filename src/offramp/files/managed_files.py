@@ -7,15 +7,16 @@ from pathlib import Path
 
 from offramp.errors import CannotWrite
 
-__all__ = ["COMPARISON", "MODEL", "check_managed"]
+__all__ = ["COMPARISON", "EXPORT", "MODEL", "check_managed"]
 
 MODEL = re.compile(  # files written by training, models and tokenizers
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
-    r"report\.html|"
+    r"report\.html|modeling_offramp\.py|"
     r"training\.yaml|(model.*|rows|trace)\.safetensors|model\.safetensors\.index\.json|"
     r"tokenizer(\.json|\.model|_config\.json)|vocab\.txt|merges\.txt|(spiece|spm|sentencepiece\.bpe)\.model|"
     r"checkpoints|logs|onnx|openvino|\.new|seed-\d+|\.seed-\d+\.lock"
 )
+EXPORT = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.onnx|model\.onnx")  # files that an export writes
 COMPARISON = re.compile(r"comparison\.json|curve\.(png|svg)")
 
 

@@ -36,6 +36,7 @@ from offramp.model import card, guarantee
 from offramp.model.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
 from offramp.model.exits import Exits
+from offramp.model.folder import AUTO_MAP, REMOTE_CODE, REMOTE_CODE_FILE, copy_exports, exports_in
 from offramp.model.tokenizer import load_tokenizer
 from offramp.originals.width.gated_layers import GatedLayers
 from offramp.originals.width.gates import Gates
@@ -190,9 +191,10 @@ class AdaptiveModel(PreTrainedModel):
     def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
         """Write a model folder: config, weights, tokenizer, and a model card unless you have written your own.
 
-        The guarantee and its calibration results are saved only if the model has not changed since the calibration.
+        The guarantee, its calibration results and the exports are saved only if the model has not changed since.
         """
         self._drop_stale_guarantee("The model")
+        self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **options)
         folder = Path(save_directory)
         if not options.get("is_main_process", True) or not folder.is_dir():
@@ -207,6 +209,12 @@ class AdaptiveModel(PreTrainedModel):
                 self.tokenizer.save_pretrained(folder)
             except BadModel as err:
                 logger.warning("Saved without a tokenizer: %s", err)
+        (folder / REMOTE_CODE_FILE).write_text(REMOTE_CODE, encoding="utf-8")
+        if self.name_or_path and Path(self.name_or_path).is_dir():
+            copy_exports(Path(self.name_or_path), folder)
+            if self.config.adapted_for and self.config.adapted_for["backend"] not in ("torch", *exports_in(folder)):
+                self.config.adapted_for = None
+                self.config.save_pretrained(folder)
         replace_files(card.new_card(self.config, folder))
 
     def _drop_stale_guarantee(self, name: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from offramp.model.config import AdaptiveConfig
+from offramp.model.folder import ExportSummary, exports_in
+from offramp.runtimes import RUNTIMES
 
 __all__ = ["EVIDENCE", "model_card", "new_card"]
 
@@ -24,24 +27,23 @@ tags:
 {mark}
 # {title}
 
-A {layers}-layer `{family}` encoder with {count} exits, built with offramp. Easy inputs exit at an early layer; hard \
-inputs run through all layers.
-{calibration}
-## Usage
-
 ```sh
-pip install offramp
+pip install {package}
 ```
 
 ```python
-from offramp import AdaptiveModel
+import offramp
 
-model = AdaptiveModel.from_pretrained("path/to/this/model")
+model = offramp.load("path/to/this/model"){backend_note}
 {usage}
 ```
 
-After `import offramp` you can also load the model with {auto}.
+With transformers, in PyTorch: load it with {auto} after `import offramp`, or with `trust_remote_code=True`. Both need
+offramp.
 
+A {layers}-layer `{family}` encoder with {count} exits, built with offramp. Easy inputs exit at an early layer; hard \
+inputs run through all layers.
+{guarantees}
 ## Model details
 
 | | |
@@ -61,12 +63,14 @@ def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
     """Return the card's path and text; empty if the folder has a card that offramp did not write."""
     file = folder / "README.md"
     replaceable = not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes())
-    return {file: model_card(config)} if replaceable else {}
+    return {file: model_card(config, exports_in(folder))} if replaceable else {}
 
 
-def model_card(config: AdaptiveConfig) -> str:
-    """Return the card as Markdown."""
-    specs = config.exit_specs
+def model_card(config: AdaptiveConfig, exports: Mapping[str, ExportSummary] | None = None) -> str:
+    """Return the card as Markdown; `exports` are those in the model folder."""
+    specs, exports = config.exit_specs, exports or {}
+    backend = (config.adapted_for or {}).get("backend", "torch")
+    extra = RUNTIMES[backend].extra if backend in RUNTIMES else None
     return TEMPLATE.format(
         **asdict(config.answer_type.card),
         family=config.family.name,
@@ -75,20 +79,46 @@ def model_card(config: AdaptiveConfig) -> str:
         count=len(specs),
         task=config.answer_type.title,
         labels=config.answer_type.describe_labels(config.labels),
-        policy=config.exit_policy.describe(),
+        policy=_policies(config, exports),
         width=_width_row(config),
-        calibration=_calibration(config),
+        guarantees=_guarantees(config, exports),
+        package="offramp" if extra is None else f"'offramp[{extra}]'",
+        backend_note="" if backend == "torch" else f"  # runs in {RUNTIMES[backend].title}" if extra else "",
         notes=_notes(config),
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
 
 
-def _calibration(config: AdaptiveConfig) -> str:
-    if not config.calibrated:
+def _order(config: AdaptiveConfig, backends: Iterable[str]) -> list[str]:
+    """Return the backends, the one that the model was adapted for first."""
+    first = (config.adapted_for or {}).get("backend", "torch")
+    return sorted(backends, key=lambda backend: backend != first)
+
+
+def _policies(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) -> str:
+    """Return the exit policy; with calibrated exports, that of every backend."""
+    policies = {"torch": config.exit_policy.describe()}
+    policies |= {backend: export.policy.describe() for backend, export in exports.items() if export.policy is not None}
+    if len(policies) == 1:
+        return policies["torch"]
+    return "; ".join(f"{RUNTIMES[backend].title}: {policies[backend]}" for backend in _order(config, policies))
+
+
+def _guarantees(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) -> str:
+    """Return the section with the guarantee of every backend."""
+    calibrated = {"torch": config.calibrated} | {backend: export.calibrated for backend, export in exports.items()}
+    entries = [(backend, entry) for backend in _order(config, calibrated) if (entry := calibrated[backend])]
+    if not entries:
         return ""
-    title = "Guarantee" if config.calibrated.get("guarantee") else "Calibration"
-    return f"\n## {title}\n\n{config.calibrated['sentence']}\n\nDetails are in `{EVIDENCE}`.\n"
+    title = "Guarantee" if any(entry.get("guarantee") for _, entry in entries) else "Calibration"
+    paragraphs = []
+    for backend, entry in entries:
+        precision = exports[backend].precision if backend in exports else "float32"
+        heading = f'**{RUNTIMES[backend].title} {precision}** (`backend="{backend}"`): ' if exports else ""
+        file = f"{backend}/{EVIDENCE}" if backend in exports else EVIDENCE
+        paragraphs.append(f"{heading}{entry['sentence']} Details are in `{file}`.")
+    return f"\n## {title}\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
 def _notes(config: AdaptiveConfig) -> str:

@@ -144,6 +144,7 @@ class AdaptiveConfig(PreTrainedConfig):
     inputs: list[str] | None = None  # columns of the training data: one, or two for pairs of texts
     no_answer: float | None = None  # question answering: minimum score margin of "no answer"; null: always answer
     width: Any = None  # options of EBERT's gates, which prune heads and channels; null: no gates
+    adapted_for: Any = None  # {"backend", "threads"}: what `offramp.load` uses by default; null: torch
     calibrated: Any = None  # the guarantee and the fingerprint of the tested model; see calibration.json
     faithful: bool = False  # reproduce quirks of the original implementation: use the ramp, skip checks
 
@@ -219,6 +220,7 @@ class AdaptiveConfig(PreTrainedConfig):
             function = getattr(self.backbone, field, None)
             if isinstance(function, str) and function not in ACT2FN:
                 raise BadModel(f"`backbone.{field}` must be an activation of transformers, got {function!r:.60}.")
+        _check_adapted_for(self.adapted_for)
         if self.calibrated is not None:
             self.calibrated = current_calibration(self.calibrated)
             _check_calibrated(self.calibrated)
@@ -416,6 +418,16 @@ def _check_backbone(saved: Mapping[str, Any]) -> None:
             )
     if not isinstance(saved.get("dtype"), str | None):
         raise BadModel(f"config.json: `backbone.dtype` must be a name such as float32, got {saved['dtype']!r:.60}.")
+
+
+def _check_adapted_for(adapted: Any) -> None:
+    """Raise `BadModel` unless the entry is null or names a backend and a number of threads."""
+    if adapted is None:
+        return
+    threads = adapted.get("threads") if isinstance(adapted, Mapping) else ""
+    is_count = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
+    if not (threads is None or is_count) or not isinstance(adapted.get("backend"), str):
+        raise BadModel(f"`adapted_for` must have `backend` and a number or null as `threads`, got {adapted!r:.60}.")
 
 
 def _check_calibrated(calibrated: Any) -> None:

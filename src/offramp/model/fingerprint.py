@@ -18,7 +18,9 @@ __all__ = ["fingerprint_model", "hash_weights"]
 # keys of the config that do not change predictions; the maximum length is hashed separately
 IGNORED_KEYS = (
     "_name_or_path",
+    "adapted_for",
     "architectures",
+    "auto_map",
     "calibrated",
     "dtype",
     "inputs",

@@ -52,5 +52,5 @@ def drop_if_stale(config: AdaptiveConfig, name: str, fingerprint: str, backend: 
 
 def clear(config: AdaptiveConfig) -> None:
     """Reset the policy, the guarantee and the temperatures, which belong to the old weights."""
-    config.policy, config.calibrated = {"name": "never"}, None
+    config.policy, config.calibrated, config.adapted_for = {"name": "never"}, None, None
     config.exits = [spec | {"temperature": 1.0} for spec in config.exits or ()]

@@ -23,8 +23,10 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
         f"  policy      {parse(facts['policy']).describe()}",
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
+    if facts["adapted_for"]:
+        lines.append(f"  runs in     {_adapted_for(**facts['adapted_for'])}")
     if facts["guarantee"]:
-        lines.append(f"  guarantee   {facts['guarantee']}")
+        lines.append(f"  {'torch' if facts['exports'] else 'guarantee':<11} {facts['guarantee']}")
     if facts["max_length"]:
         lines.append(f"  max length  {facts['max_length']} tokens; {facts['too_long']}")
     lines += [f"  {backend:<11} {export}" for backend, export in facts["exports"].items()]
@@ -56,6 +58,11 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
             line = f"{line:<34}{heads:.1f} heads, {channels:.0f} channels per layer"
         lines.append(line)
     return "\n".join(lines)
+
+
+def _adapted_for(backend: str, threads: int | None) -> str:
+    count = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''}"
+    return f"{backend}{count} by default: the model was adapted for it"
 
 
 def _half_precision(dtypes: list[str]) -> str:

@@ -1,8 +1,7 @@
-"""A lock file next to the output folder: one run at a time. The system releases it when the process ends."""
+"""The lock of an output folder in a run with one or several processes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from offramp.errors import CannotWrite
-from offramp.files.writing import writing
+from offramp.files.lock import acquire_lock, release_lock
 
 __all__ = ["lock_folder"]
 
@@ -29,34 +28,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            _lock_file(folder).unlink(missing_ok=True)
-            os.close(descriptor)
-
-
-def _lock_file(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
+            release_lock(folder, descriptor)
 
 
 def _acquire(folder: Path) -> tuple[int | None, str | None]:
-    """Return the file descriptor of the lock, or an error message."""
-    import fcntl  # does not exist on Windows, where training is untested
-
-    file = _lock_file(folder)
-    while True:
-        try:
-            with writing(file):
-                descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        except CannotWrite as err:
-            return None, str(err)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = f"Process {owner}" if (owner := os.read(descriptor, 100).decode()) else "Another process"
-            os.close(descriptor)
-            return None, f"{owner} is training into {folder}; wait until it ends, or choose another folder."
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # the owner has just removed the file
-    os.truncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor, None
+    """Return the file descriptor of the lock, or an error message for all processes."""
+    try:
+        return acquire_lock(folder), None
+    except CannotWrite as err:
+        return None, str(err)

@@ -66,16 +66,17 @@ def with_risk_model(trace: Trace, policy: Policy) -> Trace:
 def describe_costs(costs: Costs) -> str:
     """Return the measured times as text."""
     totals = zip(costs.rows, costs.layers.sum(0) + costs.segment_overhead, strict=True)
-    per_row = ", ".join(f"{1000 * seconds / rows:.2f} ms at batch size {rows}" for rows, seconds in totals)
-    first, last = (
-        f"{1e6 * costs.segment_overhead[index]:.0f} + {1e6 * costs.exit_overhead[index]:.0f} µs" for index in (0, -1)
+    full = [f"{1000 * seconds / rows:.2f} ms" for rows, seconds in totals]
+    overhead = (costs.segment_overhead + costs.exit_overhead) / costs.rows
+    exits = [f"{1000 * seconds:.2f} ms" for seconds in overhead]
+    return (
+        f"At batch size {costs.rows[0]}, the full model takes {full[0]} per text and each exit adds {exits[0]}; at "
+        f"batch size {costs.rows[-1]}, {full[-1]} and {exits[-1]}."
     )
-    overhead = f"{first} at batch size {costs.rows[0]}, {last} at {costs.rows[-1]}"
-    return f"Full model, time per row: {per_row}. Overhead per exit (segment + decision): {overhead}."
 
 
 def describe_candidate(candidate: Candidate, layers: Sequence[int]) -> str:
     """Return a set of exits with its estimated time and risk as text."""
     exits = ", ".join(str(layers[index]) for index in candidate.exit_indices)
-    time = f"{1000 * candidate.seconds:.2f} ms per row (estimated)"
-    return f"exits on layers {exits}: {time}, {100 * candidate.risk:.2f} % changed predictions"
+    time = f"{1000 * candidate.seconds:.2f} ms per text (estimated)"
+    return f"exits on layers {exits}: {time}, {100 * candidate.risk:.1f} % changed predictions"

@@ -146,15 +146,15 @@ def search_exits(
     full_exporter = Exporter(exporter.model, Texts(exporter.texts.scales), last_exit, quiet=True)
     undivided = full_exporter.stepper(full_exporter.make())
     with tempfile.TemporaryDirectory() as temporary:
-        trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors")
+        trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors", quiet=True)
         name = policies_for(options.policy, trace.model_spec)[0]
         policy = grid(name, with_placeholder_risk_model(trace.model_spec))[0]
         costs = measure(runner, undivided, data.rows.texts[:NUM_TIMED], options.batch, policy)
         ranked = candidates(trace, guarantee, costs, options, _allowed(exported))
         hints = [] if ranked else suggest_larger_risk(trace, guarantee, costs, options, _allowed(exported))
     layers = [point.layer for point in exporter.points]
-    best = [describe_candidate(candidate, layers) for candidate in ranked[:3]]
-    logger.info("%s", "\n".join([describe_costs(costs), *hints, *best]))
+    selected = [f"Selected {describe_candidate(candidate, layers)}." for candidate in ranked[:1]]
+    logger.info("%s", "\n".join([describe_costs(costs), *hints, *selected]))
     return ranked[0] if ranked else None
 
 
@@ -178,15 +178,16 @@ def calibrate_and_store(
     """Test the guarantee on an export with these exits, on separate rows; write both if it holds."""
     exported = exporter.make()
     runner, layers = exporter.runner(exported), tuple(point.layer for point in exporter.points)
-    trace = obtain_trace(runner, data, trace_file)
+    trace = obtain_trace(runner, data, trace_file, quiet=exporter.quiet)
     chosen, evidence = choose_with_guarantee(
         with_risk_model(trace, best.policy), guarantee, CalibrationOptions((best.policy.name,)), origin
     )
     if chosen is None:
         return TuningOutcome(layers, None, evidence["sentence"])
     seconds = _seconds_per_row(runner, chosen, data.rows.texts[:NUM_TIMED], options.batch)
-    exits = ", ".join(map(str, layers))
-    logger.info("Exits on layers %s, %s: %.2f ms per row (measured).", exits, chosen.describe(), 1000 * seconds)
+    if not exporter.quiet:
+        exits = ", ".join(map(str, layers))
+        logger.info("Exits on layers %s, %s: %.2f ms per text (measured).", exits, chosen.describe(), 1000 * seconds)
     tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
     evidence = build_evidence(evidence, chosen, trace, model_name) | {"tuned": tuned}
     store(exporter, exported, *bind_policy(runner, chosen, evidence))

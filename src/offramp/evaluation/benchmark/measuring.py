@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from offramp.answers import AnswerType
+from offramp.core.progress import track
 from offramp.data.reading import Text
 from offramp.evaluation.benchmark.entries import Entry, open_entry
 
@@ -59,11 +59,9 @@ def measure_entries(
     quality: QualityScorer,
 ) -> list[EntryResult]:
     """Run every entry once on all texts for quality, then in turns on `timed` for speed, per batch size and round."""
-    predictors = {
-        entry: open_entry(entry, model, threads) for entry in tqdm(entries, "loading", leave=False, disable=None)
-    }
+    predictors = {entry: open_entry(entry, model, threads) for entry in track(entries, "Loading", "models")}
     outputs = {}
-    for entry in tqdm(entries, "predicting", leave=False, disable=None):
+    for entry in track(entries, "Predicting", "models"):
         outputs[entry] = predictors[entry](texts, max(entry.batches or sizes))
     rows = []
     for size in sizes:
@@ -73,7 +71,7 @@ def measure_entries(
         for entry in running:
             predictors[entry](timed[:NUM_WARMUP], size)
         turns = [(turn, entry) for turn in range(rounds) for entry in (running if turn % 2 else running[::-1])]
-        for _, entry in tqdm(turns, f"batch {size}", unit=" passes", leave=False, disable=None):
+        for _, entry in track(turns, f"Measuring the speed at batch size {size}"):
             output = predictors[entry](timed, size)
             seconds[entry].append(sum(output.seconds))
             calls[entry] += output.seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offramp.core.chunks import Chunk
 from offramp.core.loop import run_all_exits
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint
@@ -50,6 +51,8 @@ def record(
     reference: Reference | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
+    quiet: bool = False,
+    title: str = "Recording the outputs of all exits",
 ) -> Trace:
     """Run every exit on every text and save the outputs to `file`.
 
@@ -62,13 +65,15 @@ def record(
         names: the class names, in the order of the labels.
         reference: predictions of another model to compare with.
         overwrite: replace the file if it exists.
-        progress: whether to show a progress bar.
+        progress: whether to show progress; None to show it if it takes long.
+        quiet: do not report truncated texts.
+        title: name of the pass in its progress.
     """
     check_output_path(file, overwrite)
     file = file.resolve()  # writes to the target of a symbolic link
     with writing(file), tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.absolute().parent) as folder:
         parts = Parts(Path(folder))
-        fingerprint = _record_chunks(runner, texts, parts, progress)
+        fingerprint = _record_chunks(runner, runner.chunks(texts, progress=progress, quiet=quiet, title=title), parts)
         if labels is not None and labels.dtype != object:  # text answers stay in the data
             parts.add("labels", labels)
         about = describe(runner)
@@ -89,13 +94,13 @@ def record(
     return read_trace(file)
 
 
-def _record_chunks(runner: Runner, texts: Iterable[Any], parts: Parts, progress: bool | None) -> DataFingerprint:
+def _record_chunks(runner: Runner, chunks: Iterator[Chunk], parts: Parts) -> DataFingerprint:
     """Record all chunks; return the fingerprint of the texts."""
     stepper, operations, fingerprint = runner.stepper, count_operations(runner.config), DataFingerprint()
     answer_type = runner.config.answer_type
     runner.warn_untrained(stepper.exits)
     seen = 0
-    for chunk in runner.chunks(texts, progress=progress):
+    for chunk in chunks:
         with stepper.inference_mode():
             batches = [run_all_exits(stepper, batch) for batch in chunk.batches()]
         logits = _stack([[output.logits for output in outputs] for outputs in batches])[chunk.inverse_order]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.answers import AnswerType
+from offramp.core.progress import Progress
 from offramp.errors import BadValue
 from offramp.model.exits import Head
 from offramp.training.imitation.states import States
@@ -46,51 +47,55 @@ def imitate(
     states: States,
     answer_type: AnswerType,
     options: ImitationOptions,
-    on_progress: Callable[[float, float], None] = lambda fraction, loss: None,
+    on_step: Callable[[float], None] = lambda loss: None,
     labels: Tensor | None = None,
     label_weight: float = 0.0,
 ) -> float:
     """Train the heads of the early exits, shallow to deep; return the number of epochs.
 
-    `on_progress` is called with the finished fraction and the loss after each step. `label_weight` is the weight of
-    the loss on the labels, if there are labels.
+    `on_step` is called with the loss after each step. `label_weight` is the weight of the loss on the labels, if there
+    are labels.
     """
 
     def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
-        soft = answer_type.distillation_loss(logits, states.teacher[batch], 1.0, per_row=True)
+        soft = answer_type.distillation_loss(logits, states.teacher[batch].to(device), 1.0, per_row=True)
         if labels is None or not label_weight:
             return soft
-        return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch])
+        return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
 
     rows = len(states.lengths)
     epochs = default_epochs(rows) if options.epochs is None else options.epochs
     steps = max(1, int(np.ceil(epochs * rows / options.batch_size)))
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
+    device = parameters[0].device
     optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay)
     for head in heads:
         head.train()
     start, step, fraction = time.monotonic(), 0, 0.0
     random = np.random.default_rng(options.seed)
-    for batch in _batches(states.lengths, options.batch_size, steps, random):
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * min(1.0, (step + 1) / max(1, options.warmup * steps)) * (1 - fraction)
-        loss = torch.stack(
-            [
-                head_loss(head(head.features(state)), batch)
-                for head, state in zip(heads, states.encoder_states(batch), strict=True)
-            ]
-        ).sum()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0 * len(heads))
-        optimizer.step()
-        step += 1
-        elapsed = 0.0 if options.minutes is None else (time.monotonic() - start) / (60 * options.minutes)
-        fraction = max(step / steps, elapsed)  # the learning rate reaches 0 when either limit is reached
-        on_progress(min(1.0, fraction), float(loss.detach()) / len(heads))
-        if fraction >= 1:
-            break
+    with Progress("Training the exits", 100, "%") as progress:
+        for batch in _batches(states.lengths, options.batch_size, steps, random):
+            warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * warmup * (1 - fraction)
+            loss = torch.stack(
+                [
+                    head_loss(head(head.features(state)), batch)
+                    for head, state in zip(heads, states.encoder_states(batch, device), strict=True)
+                ]
+            ).sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0 * len(heads))
+            optimizer.step()
+            step += 1
+            elapsed = 0.0 if options.minutes is None else (time.monotonic() - start) / (60 * options.minutes)
+            fraction = max(step / steps, elapsed)  # the learning rate reaches 0 when either limit is reached
+            on_step(float(loss.detach()) / len(heads))
+            progress.reach(min(1.0, fraction))
+            if fraction >= 1:
+                break
     for head in heads:
         head.eval()
     if not all(bool(value.isfinite().all()) for value in parameters):

@@ -96,4 +96,4 @@ def _load(config: Any, weights: Any, source: AdaptiveModel) -> AdaptiveModel:
         raise AssertionError(f"missing or unexpected weights: {[*missing, *unexpected][:3]}")
     model.name_or_path = config._name_or_path = source.name_or_path
     model.tokenizer = source.tokenizer
-    return model.eval()
+    return model.to(source.device).eval()

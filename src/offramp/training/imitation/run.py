@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from offramp.data.metrics import AGREEMENT
 from offramp.data.reading import Source, infer_format, read_column_names, read_texts
@@ -113,10 +112,5 @@ def train_from_states(
             seed=settings.seed,
         )
         heads = [model.exits.at(point) for point in model.exits.points[:-1]]
-        with tqdm(total=100, unit=" %", desc="exits", delay=2, leave=False, disable=None) as bar:
-
-            def on_progress(fraction: float, loss: float) -> None:
-                bar.update(int(100 * fraction) - bar.n)
-
-            imitate(heads, states, model.config.answer_type, options, on_progress, labels, recipe.label_weight)
+        imitate(heads, states, model.config.answer_type, options, labels=labels, label_weight=recipe.label_weight)
     return {"updates": updates, "seconds": round(time.time() - start, 1), "resumed": False, "history": []}

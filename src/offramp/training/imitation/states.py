@@ -40,24 +40,24 @@ class States:
         """Return the same states with another model's logits."""
         return replace(self, teacher=logits)
 
-    def encoder_states(self, rows: NDArray[np.int64]) -> list[EncoderState]:
+    def encoder_states(self, rows: NDArray[np.int64], device: torch.device | str = "cpu") -> list[EncoderState]:
         """Return the inputs of the early exits' heads for these rows, shallow to deep."""
         lengths = self.lengths[rows]
         starts = (np.cumsum(self.lengths) - self.lengths)[rows]
         columns = np.arange(int(lengths.max()))
         real = torch.from_numpy(columns < lengths[:, None])
         tokens = starts[:, None] + np.minimum(columns, lengths[:, None] - 1)  # padding repeats the last token
-        states = torch.from_numpy(self.values[tokens]).float()  # (rows, tokens, exits, hidden size)
-        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1)
+        states = torch.from_numpy(self.values[tokens]).to(device).float()  # (rows, tokens, exits, hidden size)
+        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1).to(device)
         return [EncoderState(hidden, None, weights, None) for hidden in states.unbind(2)]
 
 
-def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, progress: bool | None = None) -> States:
-    """Run the encoder over the texts once; the states are stored in `folder`."""
+def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, quiet: bool = False) -> States:
+    """Run the encoder over the texts once and store the states in `folder`; `quiet`: do not report truncated texts."""
     runner, points = model.runner(), model.exits.points
     file, lengths, teacher, rows = folder / "states", [], [], []
     with writing(file), file.open("wb") as out:
-        for chunk in runner.chunks(texts, progress=progress):
+        for chunk in runner.chunks(texts, quiet=quiet, title="Running the encoder"):
             _check_disk_space(folder, chunk, len(points) - 1, model.config.hidden_size)
             chunk_logits = []
             with runner.stepper.inference_mode():

@@ -1,0 +1,88 @@
+"""Progress of long work: a bar on a terminal, otherwise a log line every fifteen seconds."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Collection, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+__all__ = ["LOGGER", "Progress", "describe_seconds", "track"]
+
+Item = TypeVar("Item")
+
+LOGGER = "offramp.progress"  # the command line prints its records on standard error
+INTERVAL = 15.0  # seconds between two log lines
+DELAY = 2.0  # seconds before a bar appears
+
+logger = logging.getLogger(LOGGER)
+
+
+class Progress:
+    """Shows how much of `total` is done and estimates the time left; use it in a `with` statement.
+
+    `show` is None to show it if the work takes long, True to show it at once, False to show nothing.
+    """
+
+    def __init__(self, title: str, total: int | None, unit: str = "", show: bool | None = None):
+        self.title, self.total, self.unit, self.done = title, total, unit, 0
+        self.is_logged = show is not False and not _has_terminal()
+        self.start = self.last_line = time.monotonic()
+        self.bar: tqdm[Any] = tqdm(
+            total=total,
+            desc=title,
+            unit=f" {unit}",
+            delay=0 if show else DELAY,
+            leave=False,
+            disable=show is False or self.is_logged,
+        )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+
+    def update(self, count: int = 1) -> None:
+        """Add finished work."""
+        self.done += count
+        self.bar.update(count)
+        now = time.monotonic()
+        if self.is_logged and now - self.last_line >= INTERVAL and self.done != self.total:
+            self.last_line = now
+            logger.info("%s: %s", self.title, self._describe(now - self.start))
+
+    def reach(self, fraction: float) -> None:
+        """Set the finished fraction of the total."""
+        self.update(int(fraction * (self.total or 0)) - self.done)
+
+    def _describe(self, elapsed: float) -> str:
+        if not self.total:
+            return f"{self.done:,} {self.unit}, {describe_seconds(elapsed)} so far"
+        left = elapsed * (self.total - self.done) / max(1, self.done)
+        return f"{100 * self.done / self.total:.0f} %, about {describe_seconds(left)} left"
+
+
+def track(items: Collection[Item], title: str, unit: str = "passes") -> Iterator[Item]:
+    """Yield the items and show how many are done."""
+    with Progress(title, len(items), unit) as progress:
+        for item in items:
+            yield item
+            progress.update()
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

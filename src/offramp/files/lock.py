@@ -1,0 +1,56 @@
+"""A lock file next to an output folder: one run at a time. The system releases it when the process ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from offramp.errors import CannotWrite
+from offramp.files.writing import writing
+
+__all__ = ["acquire_lock", "locked", "release_lock"]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of an output folder; raise if another process holds it."""
+    descriptor = acquire_lock(folder)
+    try:
+        yield
+    finally:
+        release_lock(folder, descriptor)
+
+
+def acquire_lock(folder: Path) -> int:
+    """Return the file descriptor of the lock; raise `CannotWrite` if another process holds it."""
+    import fcntl  # does not exist on Windows, where writing models is untested
+
+    file = _lock_file(folder)
+    while True:
+        with writing(file):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            owner = f"Process {owner}" if (owner := os.read(descriptor, 100).decode()) else "Another process"
+            os.close(descriptor)
+            message = f"{owner} is writing {folder}; wait until it ends, or choose another folder."
+            raise CannotWrite(message) from err
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # the owner has just removed the file
+    os.truncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
+def release_lock(folder: Path, descriptor: int) -> None:
+    """Remove the lock file."""
+    _lock_file(folder).unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
