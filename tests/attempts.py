@@ -24,7 +24,7 @@ NOTES = (  # log lines that may precede the error line
     "does not say what it was trained on",
     "the guarantee does not hold here",
     "was truncated",
-    "texts were longer than",
+    "longer than",
     "rows used",
     ": skipped ",
     "is treated as",

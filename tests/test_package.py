@@ -148,6 +148,7 @@ LEVELS = [
         "core.machine",
         "core.progress",
         "data.source",
+        "data.json_rows",
         "data.reading",
         "data.questions",
         "data.hashes",

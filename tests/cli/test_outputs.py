@@ -214,20 +214,16 @@ def test_an_unwritable_standard_output_exits_with_2_and_one_line(stream, model, 
 @pytest.mark.parametrize("name", ["config.json", "calibration.json", "README.md"])
 def test_calibrate_changes_all_or_nothing(name, model, monkeypatch, capsys):
     """If one file cannot be written, no file changes."""
-    from offramp.files import writing
+    usual = Path.open
 
-    usual = writing.os.fdopen
-    begun = []
-
-    def opened(handle, *arguments, **options):
-        file = usual(handle, *arguments, **options)
-        begun.append(Path(f"/proc/self/fd/{handle}").readlink().name)
-        if begun[-1].startswith(f".{name}."):
+    def opened(path, *arguments, **options):
+        file = usual(path, *arguments, **options)
+        if path.name.startswith(f".{name}."):
             file.flush = lambda: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
         return file
 
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
-    monkeypatch.setattr(writing.os, "fdopen", opened)
+    monkeypatch.setattr(Path, "open", opened)
     assert main(["calibrate", str(model), "--risk", "0.05", "--confidence", "0.9"]) == 2
     assert f"Cannot write {model / name}: No space left" in capsys.readouterr().err
     monkeypatch.undo()
@@ -243,13 +239,13 @@ def signal_during_output(number: int) -> None:
 
     signal.signal(number, signal.SIG_DFL)
 
-    usual = answers._json_line
+    usual = answers._json_lines
 
-    def line(*arguments):
+    def lines(*arguments):
         os.kill(os.getpid(), number)
         return usual(*arguments)
 
-    answers._json_line = line
+    answers._json_lines = lines
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -89,7 +89,7 @@ def test_multi_label_and_regression_answers(tmp_path):
 def test_long_texts_are_truncated_with_a_warning(model, caplog):
     answers = list(model.predict(["good " * 37, "bad " * 200_000, "bad"]))
     assert len(answers) == 3
-    assert caplog.messages == ["2 texts are longer than 38 tokens and were truncated."]
+    assert caplog.messages == ["2 of 3 texts are longer than 38 tokens and are truncated."]
     caplog.clear()
     assert len(list(model.predict(["good " * 36]))) == 1  # just fits
     assert caplog.messages == []

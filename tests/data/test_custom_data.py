@@ -201,7 +201,7 @@ def test_device_dtype_and_threads_can_be_chosen(home, tmp_path, capsys):
     capsys.readouterr()
     assert "torch finds no accelerator" in fails(capsys, *call, "--device", "cuda")
     assert "Unknown device 'toaster'" in fails(capsys, *call, "--device", "toaster")
-    assert "--threads must be between 1 and 4096, got 0" in fails(capsys, *call, "--threads", "0")
+    assert "--threads must be between 1 and 4,096, got 0" in fails(capsys, *call, "--threads", "0")
     runner = load(home / "model", dtype="bfloat16")
     assert (runner.backend, runner.dtype, runner.device.type) == ("torch", "bfloat16", "cpu")
     assert load(home / "model").dtype == "float32"

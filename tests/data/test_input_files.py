@@ -129,7 +129,7 @@ def test_endless_input_raises(models, tmp_path, capsys, monkeypatch):
         error = fails(capsys, "predict", models["unknown"], "/dev/zero", "--input-format", kind)
         assert "/dev/zero, line 1: longer than 100,000 bytes" in error
     for command in (["evaluate", models["unknown"], "-o", tmp_path / "run"], ["calibrate", models["unknown"]]):
-        assert "must be a regular file" in fails(capsys, *command, "--file", "/dev/zero")
+        assert "must be a file or a folder" in fails(capsys, *command, "--file", "/dev/zero")
     os.mkfifo(tmp_path / "pipe")
     assert "File not found" in fails(
         capsys,

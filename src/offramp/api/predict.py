@@ -15,6 +15,8 @@ from offramp.errors import BadValue
 if TYPE_CHECKING:
     from offramp.answers.answer import Answer
     from offramp.core.runner import Runner
+    from offramp.data.input_data import InputData
+    from offramp.data.row_fields import RowFields
 
 __all__ = ["BENCHMARKS", "JobResult", "predict"]
 
@@ -56,6 +58,8 @@ def predict(
     overwrite: bool = False,
     format: str | None = None,
     all_scores: bool = False,
+    with_text: bool = False,
+    id_column: str | None = None,
     task: str | None = None,
     split: str | None = None,
     policy: str | None = None,
@@ -70,7 +74,6 @@ def predict(
     engine: str = "here",
     workers: int | None = None,
     address: str | None = None,
-    id_column: str | None = None,
     backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -86,8 +89,12 @@ def predict(
         texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; with Ray files only.
         output: file (path or open) for the predictions; with Ray and for benchmark submissions a folder.
         overwrite: replace `output` if it exists.
-        format: "jsonl" or "tsv"; for "glue", "elue" and "squad", `texts` is the official file of a task.
+        format: "jsonl", "csv", "tsv" or "parquet"; None for the extension of `output` (also with .gz). For "glue",
+            "elue" and "squad", `texts` is the official file of a task.
         all_scores: include the probability of every label.
+        with_text: write the text beside its prediction.
+        id_column: column that identifies a row, written as `id`; None for a column `id` if there is one (Ray: else the
+            file and line).
         task: for glue and elue, the task.
         split: for glue and elue, the split of the file; None to infer it from the file name.
         policy: exit policy, instead of the model's.
@@ -103,7 +110,6 @@ def predict(
             interrupted runs continue.
         workers: Ray: number of worker processes.
         address: Ray: address of a running cluster.
-        id_column: Ray: column that identifies a row.
         backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
             adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
@@ -130,11 +136,12 @@ def predict(
     if engine == "ray":
         job: dict[str, Any] = {"id_column": id_column, "workers": workers, "address": address, "overwrite": overwrite}
         job |= {"all_scores": all_scores, "rows": chunk}
-        _reject("`engine='ray'` always writes Parquet", format=format, task=task, split=split)
+        unused_here = {"format": format, "task": task, "split": split, "with_text": with_text or None}
+        _reject("`engine='ray'` always writes ids and predictions as Parquet", **unused_here)
         return _predict_on_ray(str(model), texts, target, columns, machine | {"backend": backend}, options, job)
     if engine != "here":
         raise BadValue(f"`engine` must be 'here' or 'ray', got {engine!r}.")
-    _require("`engine='ray'`", workers=workers, address=address, id_column=id_column)
+    _require("`engine='ray'`", workers=workers, address=address)
 
     def load() -> Runner:
         from offramp.runtimes.loading import load as load_model
@@ -143,11 +150,15 @@ def predict(
 
     if format in BENCHMARKS:
         unused: dict[str, Any] = {name: value for name, value in columns.items() if name != "header"}
-        unused |= {"all_scores": all_scores or None, "chunk": chunk, "header": None if header else False}
+        unused |= {"all_scores": all_scores or None, "with_text": with_text or None, "id_column": id_column}
+        unused |= {"chunk": chunk, "header": None if header else False}
         _reject(f"`format='{format}'` has fixed input and output formats", **unused)
         return _submit(load, texts, format, task, split, target, overwrite, options)
     _require("`format='glue'` or `format='elue'`", task=task, split=split)
-    return _predict_here(load, texts, target, overwrite, format, all_scores, columns, options | {"chunk": chunk})
+    if target is None:
+        _require("`output=`", with_text=with_text or None, id_column=id_column)
+    written = {"format": format, "all_scores": all_scores, "with_text": with_text, "id_column": id_column}
+    return _predict_here(load, texts, target, overwrite, written, columns, options | {"chunk": chunk})
 
 
 def _reject(reason: str, **values: Any) -> None:
@@ -169,38 +180,55 @@ def _predict_here(
     texts: Any,
     target: Path | TextIO | None,
     overwrite: bool,
-    output_format: str | None,
-    all_scores: bool,
+    written: dict[str, Any],
     columns: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[Answer] | JobResult:
     from offramp.data.input_data import check_exists, resolve_input
     from offramp.files.writing import check_output_path
-    from offramp.report.answers import check_format, format_of_answers, lines_of, write_answers, write_lines
+    from offramp.report.answers import PredictionTable, check_format, output_format, write_file, write_stream
 
     streamed = isinstance(texts, Iterator)
     rows = None if streamed else resolve_input(texts, **columns)
     if rows is not None:
         check_exists(rows)
-    check_format(output_format)
+    check_format(written["format"])
     if isinstance(target, Path):
         check_output_path(target, overwrite)
+        written = written | {"format": output_format(target, written["format"])}
     runner = load()
-    runner.config.answer_type.check_scores(all_scores)
+    runner.config.answer_type.check_scores(written["all_scores"])
     if rows is not None and not rows.in_memory:
         _check_not_official(runner, rows.source.file)
-    examples = texts if rows is None else rows.read(runner.config.inputs)
     if target is None:
+        examples = texts if rows is None else rows.read(runner.config.inputs)
         predictions: Iterator[Answer] = runner.predict(examples, **options)
         return predictions
-    stream = runner.stream(examples, **options)
+    fields = _row_fields(runner, texts, rows, written["id_column"], written["with_text"])
+    table = PredictionTable(runner.stream(fields.texts(), **options), runner.config, written["all_scores"], fields)
     if isinstance(target, Path):
-        output_format = output_format or format_of_answers(target)
-        return JobResult(target, write_answers(stream, runner.config, target, output_format, all_scores, overwrite))
+        return JobResult(target, write_file(table, target, written["format"], overwrite))
     name = "standard output" if target is sys.stdout else str(getattr(target, "name", "the output"))
-    return JobResult(
-        Path(name), write_lines(lines_of(stream, runner.config, output_format or "jsonl", all_scores), target, name)
-    )
+    return JobResult(Path(name), write_stream(table, target, written["format"] or "jsonl", name))
+
+
+def _row_fields(
+    runner: Runner, texts: Any, rows: InputData | None, id_column: str | None, with_text: bool
+) -> RowFields:
+    """Return the rows' texts together with the ids and texts to write."""
+    from offramp.data.row_fields import ID, RowFields
+
+    config = runner.config
+    if rows is None:
+        if id_column is not None:
+            raise BadValue("`id_column=` is only for files and tables, not for an iterator of texts.")
+    elif id_column is None and rows.source.file != "-" and ID in (rows.columns() or ()):
+        id_column = ID
+    names = config.answer_type.inputs or (("text", "pair") if config.reads_pairs is not False else ("text",))
+    if id_column is not None and rows is not None:
+        return RowFields(rows.read_with_ids(config.inputs, id_column), True, names if with_text else ())
+    examples = texts if rows is None else rows.read(config.inputs)
+    return RowFields(((None, text) for text in examples), False, names if with_text else ())
 
 
 def _check_not_official(runner: Runner, file: str) -> None:

@@ -1,9 +1,9 @@
 """Predict the label, score and exit layer of every text in a file.
 
-FILE is plain text (one text per line), TSV, CSV, JSON lines or Parquet, recognized by its extension, optionally
-gzipped; `-` is standard input. By default columns are those of the training run, else text (or sentence) and pair.
-Predictions keep the order of the file and are written as JSON lines or TSV. Memory use does not depend on the size of
-the file.
+FILE is plain text (one text per line), TSV, CSV, JSON (lines or an array) or Parquet, recognized by its extension,
+optionally gzipped, or a folder of such files; `-` is standard input. By default columns are those of the training run,
+else text (or sentence) and pair. Predictions keep the order of the file. The extension of OUT sets their format:
+.jsonl, .csv, .tsv or .parquet, the first three also with .gz. Memory use does not depend on the size of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXAMPLES = """\
 examples:
   offramp predict my-model texts.txt
   cat texts.txt | offramp predict my-model - --policy entropy:0.3
-  offramp predict my-model reviews.csv --text-column review --max-layers 3 --output predictions.jsonl
+  offramp predict my-model reviews.csv --text-column review --id-column number --output predictions.csv
   offramp predict my-model 'data/*.parquet' --engine ray --output predictions  # on a Ray cluster
 """
 
@@ -50,13 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_output(output, required=False, help="file for the predictions (default: standard output)")
     output.add_argument(
         "--format",
-        choices=["jsonl", "tsv", "glue", "elue", "squad"],
+        choices=["jsonl", "csv", "tsv", "parquet", "glue", "elue", "squad"],
         help="output format; glue, elue and squad read the official file of a task and write the submission files to "
         "the folder OUT (default: from the extension of OUT, else jsonl)",
     )
     output.add_argument("--task", metavar="T", help="glue, elue: task, such as mnli or elue-sst-2")
     output.add_argument("--split", metavar="S", help="glue, elue: split of FILE (default: from its name)")
     output.add_argument("--all-scores", action="store_true", help="include the probability of every label")
+    output.add_argument("--with-text", action="store_true", help="write the text beside its prediction")
+    output.add_argument(
+        "--id-column",
+        metavar="NAME",
+        help="column that identifies a row, written as id (default: id if FILE has it; ray: else file and line)",
+    )
     cluster = parser.add_argument_group("cluster")
     cluster.add_argument(
         "--engine",
@@ -69,9 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="ray: worker processes (default: CPUs divided by --threads)"
     )
     cluster.add_argument("--address", metavar="A", help="ray: address of a running cluster (default: a local one)")
-    cluster.add_argument(
-        "--id-column", metavar="NAME", help="ray: column that identifies a row (default: id, else file and line)"
-    )
     inference = arguments.add_inference(parser)
     inference.add_argument("--batch-tokens", type=int, metavar="N", help="maximum padded tokens per batch")
     inference.add_argument(

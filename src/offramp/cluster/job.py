@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from offramp.data.source import data_files
 from offramp.errors import BadInput, CannotWrite
 from offramp.files.managed_files import check_managed
 from offramp.files.writing import staged_file, writing
@@ -68,10 +69,12 @@ def expand_patterns(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if pattern == "-":
             raise BadInput("A Ray job reads files, not standard input; pass file names.")
-        paths = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+        paths = [pattern] if Path(pattern).exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+        if Path(pattern).is_dir():
+            paths = [str(path) for path in data_files(Path(pattern))]
         matches = {os.path.abspath(path) for path in paths if Path(path).is_file()}  # noqa: PTH100
         if not matches:
-            hint = f" It is a folder; use '{pattern.rstrip('/')}/*.parquet' for the files in it." if paths else ""
+            hint = " The folder contains no data files." if Path(pattern).is_dir() else ""
             raise BadInput(f"No such file: {pattern}.{hint}")
         files |= matches
     return sorted(files)

@@ -1,7 +1,7 @@
 """Split input files into parts of a fixed number of rows, which workers read independently.
 
 Parquet files are split by row number. For text formats, one pass over the file finds the byte offsets of the parts; a
-CSV row can span several lines. A gzip file has no random access and is a single part.
+CSV row can span several lines. A gzip file and a JSON array have no random access and are single parts.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def _ranges(source: Source, rows: int) -> Iterator[tuple[int, int | None, int | 
         return
     try:
         with Path(source.file).open("rb") as file:
-            if file.peek(2)[:2] == GZIP_MAGIC:
-                yield 0, None, None, None
+            start = file.peek(64)
+            if start[:2] == GZIP_MAGIC or (source.format == "jsonl" and start.lstrip()[:1] == b"["):
+                yield 0, None, None, None  # no random access
             elif source.format == "csv":
                 yield from _csv_ranges(source, file, rows)
             else:

@@ -25,12 +25,12 @@ logger = logging.getLogger(LOGGER)
 class Progress:
     """Shows how much of `total` is done and estimates the time left; use it in a `with` statement.
 
-    `show` is None to show it if the work takes long, True to show it at once, False to show nothing.
+    `show` is None to show it if the work takes long, True to show a bar at once, False to show nothing.
     """
 
     def __init__(self, title: str, total: int | None, unit: str = "", show: bool | None = None):
         self.title, self.total, self.unit, self.done = title, total, unit, 0
-        self.is_logged = show is not False and not _has_terminal()
+        self.is_logged = show is None and not _has_terminal()
         self.start = self.last_line = time.monotonic()
         self.bar: tqdm[Any] = tqdm(
             total=total,

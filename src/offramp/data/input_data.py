@@ -7,9 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from offramp.data.reading import Source, Text, format_names, infer_format, read_column_names, read_texts
+from offramp.data.reading import (
+    Source,
+    Text,
+    extract_text,
+    format_names,
+    infer_format,
+    read_column_names,
+    read_records,
+    read_texts,
+    text_column_indices,
+)
 from offramp.data.source import check_file, missing_pair_message, text_columns
-from offramp.errors import BadInput
+from offramp.errors import BadInput, UnknownName
 
 __all__ = ["InputData", "check_exists", "is_table", "resolve_input"]
 
@@ -45,6 +55,35 @@ class InputData:
         if self.texts is not None:
             return iter(self.texts)
         return read_texts(source) if self.table is None else _table_texts(self.table, source)
+
+    def read_with_ids(self, inputs: Sequence[str] | None, id_column: str) -> Iterator[tuple[Any, Text]]:
+        """Yield the id and the text of every row."""
+        source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
+        if self.texts is not None:
+            raise BadInput("`id_column=` is only for files and tables, not for a list of texts.")
+        if self.table is not None:
+            names = _column_names(self.table) or []
+            if id_column not in names:
+                raise BadInput(f"The table: {UnknownName('column', id_column, names)}")
+            return zip(_column(self.table, id_column), _table_texts(self.table, source), strict=True)
+        if source.format == "text":
+            raise BadInput(f"{source.name} is read as plain text, which has no columns; remove `id_column=`.")
+        if source.file != "-" and (columns := read_column_names(source)) is not None:
+            text_column_indices(source, columns)
+            if id_column not in columns:
+                raise BadInput(f"{source.name}: {UnknownName('column', id_column, columns)}")
+        return _ids_and_texts(source, id_column)
+
+
+def _ids_and_texts(source: Source, id_column: str) -> Iterator[tuple[Any, Text]]:
+    is_empty = True
+    for line, row in read_records(source):
+        is_empty = False
+        if row.get(id_column) is None:
+            raise source.error_at(line, str(UnknownName("column", id_column, row)))
+        yield row[id_column], extract_text(source, line, row)
+    if is_empty:
+        raise BadInput(f"{source.name} contains no texts.")
 
 
 def resolve_input(

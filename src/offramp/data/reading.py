@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from offramp.data.json_rows import json_rows
 from offramp.data.source import (
     FORMATS,
     MAX_LINE_BYTES,
@@ -18,6 +18,7 @@ from offramp.data.source import (
     missing_pair_message,
     numbered_lines,
     open_source,
+    source_parts,
     text_columns,
 )
 from offramp.errors import BadInput, UnknownName
@@ -38,6 +39,7 @@ __all__ = [
     "read_lines",
     "read_records",
     "read_texts",
+    "text_column_indices",
 ]
 
 MAX_COLUMNS_SHOWN = 20  # in a message
@@ -63,6 +65,7 @@ def read_texts(source: Source) -> Iterator[Text]:
 def read_column_names(source: Source) -> list[str] | None:
     """Return the column names of a file (of its first rows for JSON lines); None if its rows are plain texts."""
     check_file(source)
+    source = source_parts(source)[0]
     if source.format == "text":
         return None
     if source.format == "parquet":
@@ -83,6 +86,11 @@ def read_records(source: Source, malformed: list[int] | None = None) -> Iterator
     A row with the wrong number of columns raises, or is skipped and its line added to `malformed` if that is a list.
     """
     check_file(source)
+    for part in source_parts(source):
+        yield from _part_records(part, malformed)
+
+
+def _part_records(source: Source, malformed: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         if source.format == "parquet":
             yield from parquet_rows(source)
@@ -90,7 +98,7 @@ def read_records(source: Source, malformed: list[int] | None = None) -> Iterator
             with open_source(source) as file:
                 for line, row in _json_rows(source, file):
                     if not isinstance(row, Mapping):
-                        raise source.error_at(line, "expected a JSON object with one field per column.")
+                        raise source.error_at(line, f"expected an object with one field per column, got {row!r:.40}.")
                     yield line, row
         else:
             yield from _cell_records(source, malformed)
@@ -158,13 +166,14 @@ def _iter_texts(source: Source) -> Iterator[Text]:
     }
     reader = readers[source.format]
     is_empty = True
-    try:
-        with open_source(source) as file:
-            for text in reader(source, file):
-                is_empty = False
-                yield text
-    except OSError as err:
-        raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
+    for part in source_parts(source):
+        try:
+            with open_source(part) as file:
+                for text in reader(part, file):
+                    is_empty = False
+                    yield text
+        except OSError as err:
+            raise BadInput(f"Cannot read {part.name}: {err.strerror or err}.") from err
     if is_empty:
         raise BadInput(f"{source.name} contains no texts.")
 
@@ -185,7 +194,7 @@ def _table_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
         return
     number, row = first
     header = row if source.has_header else [str(column) for column in range(1, len(row) + 1)]
-    text, pair = _text_column_indices(source, header)
+    text, pair = text_column_indices(source, header)
     if not source.has_header:
         yield _row_text(source, number, row, header, text, pair)
     for number, row in rows:
@@ -213,7 +222,8 @@ def _csv_rows(source: Source, file: BinaryIO, lines_before: int) -> Iterator[tup
         yield line, row or [""]
 
 
-def _text_column_indices(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
+def text_column_indices(source: Source, header: Sequence[str]) -> tuple[int, int | None]:
+    """Return the positions of the text columns in a header; raise if they are missing or ambiguous."""
     noun = "column" if source.has_header else "column number"
     text, pair = text_columns(source, header)
     if text is None:
@@ -257,15 +267,7 @@ def format_names(names: Iterable[str]) -> str:
 
 
 def _json_rows(source: Source, file: BinaryIO, lines_before: int = 0) -> Iterator[tuple[int, Any]]:
-    for number, line in numbered_lines(source, file, lines_before):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except json.JSONDecodeError as err:
-            raise source.error_at(number, f"invalid JSON ({err.msg} at column {err.colno}).") from err
-        except (ValueError, RecursionError) as err:  # numbers with thousands of digits, deep nesting
-            raise source.error_at(number, f"unreadable JSON ({err}).") from err
+    return json_rows(numbered_lines(source, file, lines_before), source.error_at)
 
 
 def _json_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
@@ -280,7 +282,9 @@ def extract_text(source: Source, line: int, row: Any) -> Text:
             raise source.error_at(line, missing_pair_message(source))
         return check_utf8(source, line, row)
     if not isinstance(row, Mapping):
-        raise source.error_at(line, "expected a JSON object with a text field.")
+        raise source.error_at(
+            line, f"expected a text or an object with a text field, got {type(row).__name__} {row!r:.40}."
+        )
     text, pair = text_columns(source, row)
     if text is None:
         raise source.error_at(line, f"the fields are {format_names(row)}; use `text_column=` to name the text field.")

@@ -99,8 +99,9 @@ def load_rows(
         return _load_from_memory(options, options.memory, config)
     if options.file == "-":
         raise BadInput("These rows are read more than once; pass a file instead of standard input.")
-    if options.file is not None and Path(options.file).exists() and not Path(options.file).is_file():
-        raise BadInput(f"{options.file} must be a regular file, not a folder, pipe or device: it is read repeatedly.")
+    path = None if options.file is None else Path(options.file)
+    if path is not None and path.exists() and not path.is_file() and not path.is_dir():
+        raise BadInput(f"{options.file} must be a file or a folder, not a pipe or device: it is read repeatedly.")
     requested, split = options, options.split or split
     options = _complete_options(model, run or Path(model), options, split)
     if config.answer_type is SPAN and options.task is None:

@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,10 +20,12 @@ __all__ = [
     "PROBLEM_CHOICES",
     "Source",
     "check_file",
+    "data_files",
     "infer_format",
     "missing_pair_message",
     "numbered_lines",
     "open_source",
+    "source_parts",
     "text_columns",
 ]
 
@@ -68,9 +70,34 @@ class Source:
 
 
 def infer_format(file: str) -> str:
-    """Return the format that a file name implies, with or without `.gz`; plain text for other extensions."""
+    """Return the format that a file name implies, with or without `.gz`; plain text for other extensions.
+
+    The format of a folder is that of its files.
+    """
     path = Path(file)
-    return EXTENSIONS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower(), "text")
+    if path.is_dir():
+        formats = sorted({str(_format_of_extension(part)) for part in data_files(path)})
+        if len(formats) > 1:
+            raise BadInput(f"The files in {file} have different formats ({', '.join(formats)}); pass one of them.")
+        return formats[0] if formats else "text"
+    return _format_of_extension(path) or "text"
+
+
+def _format_of_extension(path: Path) -> str | None:
+    return EXTENSIONS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower())
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the data files in a folder and its subfolders, sorted; hidden files and other extensions are left out."""
+    files = [path for path in folder.rglob("*") if _format_of_extension(path) is not None and path.is_file()]
+    return sorted(path for path in files if not any(part[0] in "._" for part in path.relative_to(folder).parts))
+
+
+def source_parts(source: Source) -> list[Source]:
+    """Return the source, or one per file if it is a folder."""
+    if source.file == "-" or not Path(source.file).is_dir():
+        return [source]
+    return [replace(source, file=str(path)) for path in data_files(Path(source.file))]
 
 
 def text_columns(source: Source, columns: Collection[str]) -> tuple[str | None, str | None]:
@@ -96,9 +123,13 @@ def missing_pair_message(source: Source) -> str:
 
 
 def check_file(source: Source) -> None:
-    """Raise if the file does not exist, or if it is Parquet from standard input."""
-    if source.file != "-" and (not Path(source.file).exists() or Path(source.file).is_dir()):
+    """Raise if the file does not exist, if a folder has no data files, or if it is Parquet from standard input."""
+    if source.file != "-" and not Path(source.file).exists():
         raise BadInput(f"File not found: {source.file}.")
+    if not source_parts(source):
+        raise BadInput(
+            f"The folder {source.file} contains no files that end in {', '.join(EXTENSIONS)} or these with .gz."
+        )
     if source.file == "-" and source.format == "parquet":
         raise BadInput("Parquet cannot be read from standard input; pass a file path.")
 

@@ -10,7 +10,7 @@ from typing import Any
 from offramp.answers import SPAN
 from offramp.data.input_data import InputData
 from offramp.data.questions import Gold, Question, QuestionSet, check_questions, read_squad
-from offramp.data.reading import Source, format_names, infer_format, read_records
+from offramp.data.reading import Source, check_file, format_names, infer_format, read_records
 from offramp.data.table import load_hub
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
@@ -100,12 +100,11 @@ def questions_in_memory(memory: InputData, no_answer: bool) -> Rows:
 
 def _read_table(file: str, training: bool) -> QuestionSet:
     """Read a table with the columns question, context, answer and start; an empty answer means unanswerable."""
-    if not Path(file).is_file():
-        raise BadInput(f"File not found: {file}.")
     format = infer_format(file)
+    source = Source(file, format, *INPUTS)
+    check_file(source)
     if format == "text":
         raise BadInput(f"{file}: expected a file with the extension .json (SQuAD), .tsv, .csv, .jsonl or .parquet.")
-    source = Source(file, format, *INPUTS)
     malformed: list[int] = []
     rows = list(read_records(source, malformed))
     labelled = any(name in row for _, row in rows for name in ("answer", "answers"))

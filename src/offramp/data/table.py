@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offramp.data.reading import Source, Text, check_utf8, format_names, infer_format, parquet_metadata, read_records
-from offramp.data.source import missing_pair_message, text_columns
+from offramp.data.source import check_file, missing_pair_message, source_parts, text_columns
 from offramp.errors import BadInput, UnknownName
 from offramp.extras import require
 
@@ -49,11 +49,12 @@ class Table:
 def read_table(file: str, columns: Columns, format: str | None = None, has_header: bool = True) -> Table:
     """Read a local file; its format follows from its extension unless it is given."""
     format = format or infer_format(file)
-    if not Path(file).is_file():
+    source = Source(file, format, columns.text, columns.pair, has_header, columns.inputs)
+    if not Path(file).is_file() and not Path(file).is_dir():  # pipes cannot be read twice
         raise BadInput(f"File not found: {file}.")
+    check_file(source)
     if format == "text":
         raise BadInput(f"{file}: expected a file with the extension .tsv, .csv, .jsonl or .parquet.")
-    source = Source(file, format, columns.text, columns.pair, has_header, columns.inputs)
     malformed: list[int] = []
     texts: list[Text] = []
     labels: list[Any] = []
@@ -128,7 +129,7 @@ def _choose_columns(source: Source, label: str | None, columns: list[str]) -> tu
 
 def _class_names(source: Source, column: str) -> tuple[str, ...] | None:
     """Return the class names in the metadata of a Hugging Face dataset's Parquet file."""
-    metadata = parquet_metadata(source).get(b"huggingface")
+    metadata = parquet_metadata(source_parts(source)[0]).get(b"huggingface")
     try:
         feature = json.loads(metadata or b"{}").get("info", {}).get("features", {}).get(column, {})
     except (ValueError, AttributeError):

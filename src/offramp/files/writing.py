@@ -14,7 +14,15 @@ from typing import TextIO
 from offramp.errors import CannotWrite
 from offramp.files.managed_files import MODEL, check_managed
 
-__all__ = ["apply_umask", "check_output_path", "replace_files", "staged_file", "staged_folder", "writing"]
+__all__ = [
+    "apply_umask",
+    "check_output_path",
+    "replace_files",
+    "staged_file",
+    "staged_folder",
+    "staged_path",
+    "writing",
+]
 
 
 def check_output_path(target: Path, overwrite: bool) -> None:
@@ -52,8 +60,8 @@ def writing(target: Path | str) -> Iterator[None]:
 
 
 @contextmanager
-def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
-    """Yield a text file that appears under its final name only when it is complete.
+def staged_path(target: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yield the path of a file to write, which appears under its final name only when it is complete.
 
     Pipes and devices are written directly; symbolic links are followed.
     """
@@ -62,19 +70,25 @@ def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
         raise CannotWrite(f"{target} is a folder; pass a file path.")
     with writing(target):
         if target.exists() and not target.is_file():
-            with target.open("w", encoding="utf-8", newline="") as file:
-                yield file
+            yield target
             return
         final = target.resolve()
         handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".part", dir=final.parent)
+        os.close(handle)
         part = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                yield file
+            yield part
             apply_umask(part)
             part.replace(final)
         finally:
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def staged_file(target: Path, overwrite: bool = False) -> Iterator[TextIO]:
+    """Yield a text file that appears under its final name only when it is complete."""
+    with staged_path(target, overwrite) as path, path.open("w", encoding="utf-8", newline="") as file:
+        yield file
 
 
 def replace_files(texts: Mapping[Path, str]) -> None:
