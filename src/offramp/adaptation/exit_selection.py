@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from offramp.adaptation.alternatives import suggest_alternatives
@@ -16,7 +18,6 @@ from offramp.calibration.run import bind_policy, build_evidence
 from offramp.calibration.tuning.choosing import (
     candidates,
     describe_candidate,
-    describe_costs,
     suggest_larger_risk,
     with_risk_model,
 )
@@ -29,6 +30,9 @@ from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.new_exits import keep_exits
+
+if TYPE_CHECKING:
+    from offramp.exports.exporter import ExportedGraphs, Exporter
 
 __all__ = ["ExitSelection", "select_exits"]
 
@@ -55,7 +59,7 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     tuning, data, points = plan.options.tuning, plan.rows(plan.splits.selection), plan.model.exits.points
     if tuning.threads is not None:
         torch.set_num_threads(tuning.threads)
-    plan.log_step(3, f"select the fastest exits on {len(plan.splits.selection):,} texts.")
+    plan.log_step(3, f"select the fastest exits on {_selection(plan)}.")
     runner = plan.model.runner()
     trace = obtain_trace(runner, data, plan.trace_file("choice"), quiet=True)
     policy = grid(policies_for(tuning.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[0]
@@ -63,7 +67,6 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     early = range(len(points) - 1)
     ranked = candidates(trace, plan.guarantee, costs, tuning, early)
     layers = [point.layer for point in points]
-    logger.info("%s", describe_costs(costs))
     if not ranked:
         hints = suggest_larger_risk(trace, plan.guarantee, costs, tuning, early)
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
@@ -75,8 +78,8 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
 
 
 def _select_exported(plan: AdaptPlan) -> ExitSelection:
-    """Select the exits of an export, whose graphs are written into the model folder."""
-    from offramp.calibration.tuning.run import calibrate_and_store, search_exits, with_exits
+    """Select the precision and the exits of an export, whose graphs are written into the model folder."""
+    from offramp.calibration.tuning.run import calibrate_and_store, with_exits
     from offramp.exports.exporter import Exporter
 
     tuning, full_folder = plan.options.tuning, plan.work.folder / "all"
@@ -85,13 +88,11 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
     plan.model.save_pretrained(full_folder)
     plan.model.name_or_path = str(full_folder)
-    plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title} and choose the precision.")
+    plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
     exporter = Exporter(plan.model, texts, options)
-    exported = exporter.make()
-    plan.log_step(4, f"select the fastest exits on {len(plan.splits.selection):,} texts.")
-    best = search_exits(exporter, exported, plan.rows(plan.splits.selection), plan.guarantee, tuning)
-    if best is None:
-        raise NoGuarantee(_explain_no_exits(plan))
+    exports = exporter.make_all()
+    plan.log_step(4, f"select the fastest exits{' and precision' if len(exports) > 1 else ''} on {_selection(plan)}.")
+    exported, best = _fastest_export(plan, exporter, exports)
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
@@ -112,8 +113,45 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         plan.options.output,
     )
     if outcome.policy is None or outcome.trace is None:
-        raise NoGuarantee(outcome.sentence)
+        raise NoGuarantee(f"{outcome.sentence} Use other texts if you try again.")
     return ExitSelection(tuple(layers), outcome.trace)
+
+
+def _fastest_export(
+    plan: AdaptPlan, exporter: Exporter, exports: list[ExportedGraphs]
+) -> tuple[ExportedGraphs, Candidate]:
+    """Return the export with the fastest exits within the risk, and these exits.
+
+    The differences of int8 are part of the risk. A precision that uses up nearly all of it at full depth is left out,
+    because the test on other texts would probably fail.
+    """
+    from offramp.calibration.tuning.run import search_exits
+
+    selected: tuple[ExportedGraphs, Candidate] | None = None
+    early, hints = range(len(exporter.points) - 1), list[str]()
+    for exported in exports:
+        found = search_exits(
+            exporter, exported, plan.rows(plan.splits.selection), plan.guarantee, plan.options.tuning, early
+        )
+        hints += found.hints if exported is exports[0] else ()
+        if found.best is None or not _may_pass(plan, found.full_depth_risk):
+            reason = f"{100 * found.full_depth_risk:.1f} % changed predictions at full depth"
+            logger.info("%s: not within the risk (%s).", exported.precision, reason)
+            continue
+        logger.info("%s: %s.", exported.precision, describe_candidate(found.best, found.layers))
+        if selected is None or found.best.seconds < selected[1].seconds:
+            selected = exported, found.best
+    if selected is None:
+        raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
+    return selected
+
+
+def _may_pass(plan: AdaptPlan, rate: float) -> bool:
+    """Return whether the test probably passes at this error rate: with one standard deviation more errors."""
+    rows = len(plan.splits.test)
+    errors = np.zeros(rows)
+    errors[: int(np.ceil(rate * rows + np.sqrt(rate * rows)))] = 1
+    return bool(plan.guarantee.p_value(errors) <= plan.guarantee.level)
 
 
 def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> Trace:
@@ -131,6 +169,10 @@ def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> T
     model.config.max_tokens = config.max_tokens
     write_model(plan, model, evidence_text)
     return test_trace
+
+
+def _selection(plan: AdaptPlan) -> str:
+    return f"{len(plan.splits.selection):,} texts"
 
 
 def _describe_test(plan: AdaptPlan) -> str:

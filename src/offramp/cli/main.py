@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, NoReturn
@@ -90,6 +91,9 @@ class ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; a warning that cannot be printed does not stop the command."""
+        from offramp.core.progress import last_output
+
+        last_output.seconds = time.monotonic()
         message = as_options(record.getMessage(), self.flags)
         is_progress = record.name == "offramp.progress"
         if record.levelno < logging.WARNING and not self.is_server and not is_progress:

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, otherwise a log line every fifteen seconds."""
+"""Progress of long work: a bar on a terminal, otherwise a log line after fifteen seconds without output."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-__all__ = ["LOGGER", "Progress", "describe_seconds", "track"]
+__all__ = ["LOGGER", "Progress", "describe_seconds", "last_output", "track"]
 
 Item = TypeVar("Item")
 
 LOGGER = "offramp.progress"  # the command line prints its records on standard error
-INTERVAL = 15.0  # seconds between two log lines
+INTERVAL = 15.0  # seconds without a line
+MIN_ELAPSED = 1.0  # seconds before a pass is logged
 DELAY = 2.0  # seconds before a bar appears
 
 logger = logging.getLogger(LOGGER)
+
+
+class LastOutput:
+    """When a line was last printed: passes that are short but many do not add up to a long silence."""
+
+    seconds = time.monotonic()
+
+
+last_output = LastOutput()
 
 
 class Progress:
@@ -31,7 +41,7 @@ class Progress:
     def __init__(self, title: str, total: int | None, unit: str = "", show: bool | None = None):
         self.title, self.total, self.unit, self.done = title, total, unit, 0
         self.is_logged = show is None and not _has_terminal()
-        self.start = self.last_line = time.monotonic()
+        self.start = time.monotonic()
         self.bar: tqdm[Any] = tqdm(
             total=total,
             desc=title,
@@ -54,9 +64,10 @@ class Progress:
         self.done += count
         self.bar.update(count)
         now = time.monotonic()
-        if self.is_logged and now - self.last_line >= INTERVAL and self.done != self.total:
-            self.last_line = now
-            logger.info("%s: %s", self.title, self._describe(now - self.start))
+        silence, elapsed = now - last_output.seconds, now - self.start
+        if self.is_logged and silence >= INTERVAL and elapsed >= MIN_ELAPSED and self.done != self.total:
+            last_output.seconds = now
+            logger.info("%s: %s", self.title, self._describe(elapsed))
 
     def reach(self, fraction: float) -> None:
         """Set the finished fraction of the total."""

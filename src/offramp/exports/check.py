@@ -30,9 +30,9 @@ class TorchComparison:
     worst: float  # maximum difference of a logit at any exit
 
     def __str__(self) -> str:
-        exits = zip(self.layers, self.agreement, strict=True)
-        shares = ", ".join(f"{100 * share:.1f} % at layer {layer}" for layer, share in exits)
-        return f"same predictions as PyTorch on {self.rows:,} texts: {shares}"
+        full, lowest = 100 * self.agreement[-1], 100 * min(self.agreement)
+        others = f" (at least {lowest:.1f} % at the other exits)" if len(self.agreement) > 1 else ""
+        return f"same predictions as PyTorch for {full:.1f} % of {self.rows:,} texts{others}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as saved with an export."""

@@ -89,15 +89,9 @@ class Exporter:
 
     def make(self) -> ExportedGraphs:
         """Export, quantize and compare with torch; raise if too many predictions differ."""
-        if self.model.gates is not None:
-            logger.warning("Gates are not exported: the exported model runs all heads and channels.")
-            self.model.gates_are_open = True  # also in the model that the export is compared with
-        points, int8 = self.points, self.options.int8
-        float32 = float32_graphs(self.model, points)
-        self._log(f"Exporting exits on layers {', '.join(str(point.layer) for point in points)}.")
-        ranges = None
-        if self.texts.scales and int8 not in ("none", "dynamic"):
-            ranges = activation_ranges(self.model, float32, self.texts.scales)
+        self._log(f"Exporting exits on layers {', '.join(str(point.layer) for point in self.points)}.")
+        float32, ranges = self._float32_and_ranges()
+        int8 = self.options.int8
         exported = self._fastest(float32, ranges) if int8 == "auto" else self._export(float32, int8, ranges)
         if exported.checked is not None and not self.options.force:
             lowest = min(exported.checked.agreement)
@@ -107,6 +101,27 @@ class Exporter:
                     f"({MIN_AGREEMENT:.0%} required); use another `int8=`, or `force=True` to export anyway."
                 )
         return exported
+
+    def make_all(self) -> list[ExportedGraphs]:
+        """Export in the set precision, or with `auto` in every precision that could be the fastest."""
+        int8 = self.options.int8
+        float32, ranges = self._float32_and_ranges()
+        methods = ["none", *self._int8_methods(ranges)] if int8 == "auto" else [int8]
+        return [self._export(float32, method, ranges) for method in methods]
+
+    def _float32_and_ranges(self) -> tuple[list[Any], list[dict[str, Range]] | None]:
+        """Return the float32 graphs, and the ranges of their activations if int8 may need them."""
+        if self.model.gates is not None:
+            logger.warning("Gates are not exported: the exported model runs all heads and channels.")
+            self.model.gates_are_open = True  # also in the model that the export is compared with
+        float32 = float32_graphs(self.model, self.points)
+        if not self.texts.scales or self.options.int8 in ("none", "dynamic"):
+            return float32, None
+        return float32, activation_ranges(self.model, float32, self.texts.scales)
+
+    def _int8_methods(self, ranges: list[dict[str, Range]] | None) -> list[str]:
+        methods = ["static"] if ranges is not None else []
+        return methods + (["token"] if "token" in RUNTIMES[self.options.backend].scales else [])
 
     def stepper(self, exported: ExportedGraphs) -> SegmentStepper:
         """Open the graphs."""
@@ -156,8 +171,7 @@ class Exporter:
 
     def _fastest(self, float32: Sequence[Any], ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
         """Return the fastest precision that preserves predictions; without texts, int8 with scales per token."""
-        methods = ["static"] if ranges is not None else []
-        methods += ["token"] if "token" in RUNTIMES[self.options.backend].scales else []
+        methods = self._int8_methods(ranges)
         if not self.texts.checked:
             logger.warning("The export was not compared with torch: there are no texts. Set `texts=`.")
             return self._export(float32, methods[-1] if methods else "none", ranges)
@@ -168,7 +182,7 @@ class Exporter:
             if exported.checked is not None and self._agreement(exported.checked) >= MIN_AGREEMENT
         ]
         if not candidates:
-            self._log(f"No int8 method preserves {MIN_AGREEMENT:.0%} of the predictions of every exit; using float32.")
+            self._log(f"No int8 method preserves {100 * MIN_AGREEMENT:g} % of the predictions of every exit: float32.")
             return exact
         steppers = [self.stepper(exported) for exported in (exact, *candidates)]
         exact_seconds, *seconds = measure_seconds(self.model.runner(), steppers, self.texts.checked[:TIMED_TEXTS])

@@ -16,7 +16,7 @@ import numpy as np
 
 from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, choose_with_guarantee, policies_for
 from offramp.calibration.risk_model import with_placeholder_risk_model
-from offramp.calibration.risks import Guarantee
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.rows import rows_to_calibrate
 from offramp.calibration.run import bind_policy, build_evidence, check_folder
 from offramp.calibration.tuning.choosing import (
@@ -27,7 +27,7 @@ from offramp.calibration.tuning.choosing import (
     suggest_larger_risk,
     with_risk_model,
 )
-from offramp.calibration.tuning.costs import measure
+from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
 from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.core.loop import run
@@ -46,7 +46,15 @@ from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Policy
 from offramp.policies.grids import grid
 
-__all__ = ["TuneOptions", "TuningOutcome", "calibrate_and_store", "search_exits", "tune", "with_exits"]
+__all__ = [
+    "SearchResult",
+    "TuneOptions",
+    "TuningOutcome",
+    "calibrate_and_store",
+    "search_exits",
+    "tune",
+    "with_exits",
+]
 
 logger = logging.getLogger("offramp")
 
@@ -89,7 +97,9 @@ def tune(
     export_options = _export_options(folder, options)
     exporter = Exporter(model, texts, replace(export_options, force=True))
     exported = exporter.make()
-    best = search_exits(exporter, exported, search_rows, guarantee, options)
+    found = search_exits(exporter, exported, search_rows, guarantee, options)
+    logger.info("%s", "\n".join([describe_costs(found.costs), *found.describe()]))
+    best = found.best
     if best is None:
         return TuningOutcome(
             (),
@@ -137,25 +147,45 @@ def _int8_option(precision: str) -> str:
     return precision.removeprefix("int8-").replace("float32", "none")
 
 
+@dataclass(frozen=True)
+class SearchResult:
+    """The fastest set of exits within the risk on the search rows, if any, and what was measured."""
+
+    best: Candidate | None
+    costs: Costs
+    layers: tuple[int, ...]
+    full_depth_risk: float  # of the last exit alone, because of int8
+    hints: tuple[str, ...] = ()
+
+    def describe(self) -> list[str]:
+        """Return the selected exits, or what would be possible."""
+        return list(self.hints) if self.best is None else [f"Selected {describe_candidate(self.best, self.layers)}."]
+
+
 def search_exits(
-    exporter: Exporter, exported: ExportedGraphs, data: TaskRows, guarantee: Guarantee, options: TuneOptions
-) -> Candidate | None:
-    """Return the fastest set of exits within the risk on these rows; None if there is none."""
+    exporter: Exporter,
+    exported: ExportedGraphs,
+    data: TaskRows,
+    guarantee: Guarantee,
+    options: TuneOptions,
+    allowed: Sequence[int] | None = None,
+) -> SearchResult:
+    """Search the fastest set of exits; `allowed` are indices of early exits (default: those that int8 preserves)."""
     runner = exporter.runner(exported)
     last_exit = replace(with_exits(exporter.options, exported, [exporter.points[-1].layer]), force=True)
     full_exporter = Exporter(exporter.model, Texts(exporter.texts.scales), last_exit, quiet=True)
     undivided = full_exporter.stepper(full_exporter.make())
+    allowed = _allowed(exported) if allowed is None else allowed
     with tempfile.TemporaryDirectory() as temporary:
         trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors", quiet=True)
         name = policies_for(options.policy, trace.model_spec)[0]
         policy = grid(name, with_placeholder_risk_model(trace.model_spec))[0]
         costs = measure(runner, undivided, data.rows.texts[:NUM_TIMED], options.batch, policy)
-        ranked = candidates(trace, guarantee, costs, options, _allowed(exported))
-        hints = [] if ranked else suggest_larger_risk(trace, guarantee, costs, options, _allowed(exported))
-    layers = [point.layer for point in exporter.points]
-    selected = [f"Selected {describe_candidate(candidate, layers)}." for candidate in ranked[:1]]
-    logger.info("%s", "\n".join([describe_costs(costs), *hints, *selected]))
-    return ranked[0] if ranked else None
+        ranked = candidates(trace, guarantee, costs, options, allowed)
+        hints = [] if ranked else suggest_larger_risk(trace, guarantee, costs, options, allowed)
+        full_depth_risk = float(np.clip(Risk(guarantee, trace).losses_per_exit()[:, -1], 0, 1).mean())
+    layers = tuple(point.layer for point in exporter.points)
+    return SearchResult(ranked[0] if ranked else None, costs, layers, full_depth_risk, tuple(hints))
 
 
 def _allowed(exported: ExportedGraphs) -> list[int]:
