@@ -6,8 +6,8 @@
     python benchmarks/runtimes.py one-file MODEL [--node DIR]          a single graph, in Python and in Node
     python benchmarks/runtimes.py growth MODEL                         texts per second by length and by batch size
 
-MODEL has a calibrated ONNX export (`offramp tune`); in DIR, npm has installed onnxruntime-node. Each command writes a
-file to benchmarks/results/runtimes, from which write_performance.py writes the page.
+MODEL has a calibrated ONNX export (`offramp tune`); in DIR, npm has installed onnxruntime-node and
+@huggingface/tokenizers. Each command writes a file to benchmarks/results/runtimes, from which write_performance.py writes the page.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def one_file(args: argparse.Namespace) -> None:
         "loop": lambda rows, batch: run(runner.stepper, batch, policy),
         "one file": run_graph,
     }
-    rows, outputs_by_batch = [], []
+    rows = []
     for size in (1, 8, 32):
         batches = batches_of(runner, texts, size)
         differ = 0
@@ -249,38 +249,26 @@ def one_file(args: argparse.Namespace) -> None:
             for indices, batch in batches:
                 outputs = run_graph(indices, batch)
                 differ += int((outputs["exit_layer"] != run(runner.stepper, batch, policy).layer.numpy()).sum())
-                if size == 32:
-                    outputs_by_batch.append((batch, outputs))
         seconds = time_in_turns(functions, batches, 3)
         rows.append({"batch": size, "other_exits": differ, "texts": len(texts), **seconds})
-    node = None if args.node is None else _run_node(file, outputs_by_batch, settings, args.node)
+    node = None if args.node is None else _run_node(Path(args.model), runner, texts, args.node)
     save(f"one-file-{args.name}", about(rows=rows, node=node, policy=str(policy)))
 
 
-def _run_node(
-    file: Path, outputs_by_batch: Sequence[Any], settings: dict[str, Any], node_folder: Path
-) -> dict[str, Any]:
-    """Run the same batches in Node; return the number of other exits and the largest difference of the logits."""
-    with tempfile.TemporaryDirectory() as folder:
-        batches = [
-            {name: value.long().tolist() for name, value in batch.as_inputs().items()}
-            | {"threshold": float(settings["threshold"])}
-            for batch, _ in outputs_by_batch
-        ]
-        (Path(folder) / "batches.json").write_text(json.dumps(batches))
-        script = Path(folder) / NODE.name
+def _run_node(folder: Path, runner: Runner, texts: Sequence[Text], node_folder: Path) -> dict[str, Any]:
+    """Run the same texts in Node; return the number of other exits and the largest difference of the scores."""
+    with tempfile.TemporaryDirectory() as work:
+        file, script = Path(work) / "texts.txt", Path(work) / NODE.name
+        file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
         script.write_text(NODE.read_text())
-        (Path(folder) / "node_modules").symlink_to(node_folder.resolve() / "node_modules")
-        call = ["node", str(script), str(file.resolve()), str(Path(folder) / "batches.json")]
-        printed = json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+        (Path(work) / "node_modules").symlink_to(node_folder.resolve() / "node_modules")
+        call = ["node", str(script), str(folder.resolve()), str(file)]
+        lines = subprocess.run(call, capture_output=True, text=True, check=True).stdout.splitlines()
     version = json.loads((node_folder / "node_modules/onnxruntime-node/package.json").read_text())["version"]
-    pairs = [(node, outputs) for node, (_, outputs) in zip(printed["answers"], outputs_by_batch, strict=True)]
-    other = sum(int((np.array(node["exit_layer"]) != outputs["exit_layer"]).sum()) for node, outputs in pairs)
-    difference = max(
-        float(np.abs(np.array(node["logits"]).reshape(outputs["logits"].shape) - outputs["logits"]).max())
-        for node, outputs in pairs
-    )
-    return {"onnxruntime-node": version, "other_exits": other, "logits_apart": difference, "batches": len(pairs)}
+    pairs = list(zip(map(json.loads, lines), runner.predict(texts), strict=True))
+    other = sum(node["exit_layer"] != answer.exit_layer for node, answer in pairs)
+    difference = max(abs(node["score"] - answer.score) for node, answer in pairs)
+    return {"onnxruntime-node": version, "other_exits": other, "scores_apart": difference, "texts": len(pairs)}
 
 
 # -- growth ---------------------------------------------------------------------------------------------

@@ -328,10 +328,12 @@ def one_file(name: str, title: str) -> list[str]:
     ]
     lines = [f"## {title}: the single-file export (`--one-file`)", "", machine(result), "", *table(head, rows), ""]
     if node := result["node"]:
+        count = f"{node['texts']:,} texts" if "texts" in node else f"{node['batches']} batches"
+        what = "scores" if "texts" in node else "logits"
         text = (
-            f"From Node.js (`examples/one_file.mjs`, onnxruntime-node {node['onnxruntime-node']}), {node['batches']} "
-            f"batches: {node['other_exits']} texts exit elsewhere than in Python, and logits differ by at most "
-            f"{node['logits_apart']:.1g}."
+            f"From Node.js (`examples/one_file.mjs`, onnxruntime-node {node['onnxruntime-node']}), {count}: "
+            f"{node['other_exits']} texts exit elsewhere than in Python, and {what} differ by at most "
+            f"{node[f'{what}_apart']:.1g}."
         )
         lines += [text, ""]
     return lines

@@ -138,6 +138,10 @@ def test_one_file_exits_as_the_loop_does(method, policy, encoders, tmp_path):
     stepper = offramp.load(tmp_path / "model", backend="onnx").stepper
     metadata = session.get_modelmeta().custom_metadata_map
     assert policy.startswith(f"{metadata['policy']}:{metadata['threshold']}") and metadata["exits"] == "1,2,3,4"
+    assert json.loads(metadata["labels"]) == ["LABEL_0", "LABEL_1", "LABEL_2"] and metadata["max_length"] == "38"
+    assert (metadata["tokenizer"], metadata["pad_token_id"]) == ("tokenizer.json", "0")
+    settings = json.loads(file.with_suffix(".json").read_text())
+    assert settings["labels"] == json.loads(metadata["labels"]) and settings["exits"] == [1, 2, 3, 4]
     for rows, max_layers in ((1, 4), (5, 4), (17, 4), (6, 2)):
         batch = random_batch(rows, rows, types=False)
         feed = {name: value.numpy() for name, value in batch.items()}
@@ -147,6 +151,9 @@ def test_one_file_exits_as_the_loop_does(method, policy, encoders, tmp_path):
             expected = run(stepper, Batch.from_tensors(**batch), parse(policy), max_layers)
         assert layers.tolist() == expected.layer.tolist()
         np.testing.assert_allclose(logits, expected.logits.numpy(), atol=1e-5)
+    lists = {name: value.tolist() for name, value in batch.items()}  # Python numbers are accepted too
+    _, same = session.run(None, lists | {"threshold": [float(policy.split(":")[1])], "max_layers": [max_layers]})
+    assert same.tolist() == layers.tolist()
     _, layers = session.run(None, feed | {"threshold": np.array(0.0, np.float32)})
     assert set(layers.tolist()) == ({1} if policy.startswith("confidence") else {2})
 

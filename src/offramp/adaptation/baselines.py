@@ -1,10 +1,8 @@
-"""Full-depth int8 models: the baselines that an adapted model is compared with, in the same runtime."""
+"""The model that people would use instead of early exits, in the same runtime: int8 at full depth."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +13,12 @@ from offramp.core.runner import Runner
 from offramp.evaluation.points import Scorer
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.options import ExportOptions, Texts
-from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Policy
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
+from offramp.training.imitation.new_exits import keep_exits
 
-__all__ = ["Baseline", "fastest_baseline", "policy_with_agreement"]
+__all__ = ["Baseline", "ordinary_int8", "policy_with_agreement"]
 
 NUM_SCALE_TEXTS = 256
 
@@ -32,43 +30,26 @@ class Baseline:
     runner: Runner
     agreement: float
 
-    @property
-    def title(self) -> str:
-        """Name for messages."""
-        return f"full-depth {self.runner.dtype} in {RUNTIMES[self.runner.backend].title}"
 
+def ordinary_int8(plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64]) -> Baseline | None:
+    """Return the original model without early exits in the usual int8 of the runtime; None for torch, which has none.
 
-def fastest_baseline(plan: AdaptPlan, precision: str, trace: Trace, rows: NDArray[np.int64]) -> Baseline | None:
-    """Return the faster full-depth model of the runtime's usual int8 and the precision of the adapted model.
-
-    `rows` are the rows of the trace to measure on. For torch, which has no int8 here, it is None.
+    For ONNX Runtime, that is dynamic quantization. `rows` are the rows of the trace to measure the agreement on.
     """
-    runtime = RUNTIMES[plan.options.tuning.backend]
+    from offramp.exports.exporter import Exporter
+
+    tuning = plan.options.tuning
+    runtime = RUNTIMES[tuning.backend]
     if not runtime.runs_graphs:
         return None
-    usual = f"int8-{'dynamic' if 'dynamic' in runtime.scales else runtime.scales[0]}"
-    texts = [plan.splits.test[row] for row in rows]
-    candidates = []
-    for name in dict.fromkeys((usual, precision)):
-        runner = _full_depth(plan, name)
-        start = time.process_time()
-        answers = runner.answer(texts, policy="never", quiet=True).values
-        seconds = time.process_time() - start
-        changed = trace.answer_type.differ(answers, trace.expected[rows], plan.guarantee.tolerance)
-        candidates.append((seconds, Baseline(runner, float(1 - changed.mean()))))
-    return min(candidates, key=lambda entry: entry[0])[1]
-
-
-def _full_depth(plan: AdaptPlan, precision: str) -> Runner:
-    """Export the original model without early exits."""
-    from offramp.exports.exporter import Exporter
-    from offramp.training.imitation.new_exits import keep_exits
-
-    model: AdaptiveModel = keep_exits(plan.model, [plan.model.config.num_layers])
-    tuning, int8 = plan.options.tuning, precision.removeprefix("int8-").replace("float32", "none")
+    int8 = "dynamic" if "dynamic" in runtime.scales else runtime.scales[0]
     options = ExportOptions(tuning.backend, int8, force=True, threads=tuning.threads)
+    model = keep_exits(plan.model, [plan.model.config.num_layers])
     exporter = Exporter(model, Texts(plan.splits.training[:NUM_SCALE_TEXTS]), options, quiet=True)
-    return replace(exporter.runner(exporter.make()), name=str(Path(plan.model_name)))
+    runner = exporter.runner(exporter.make())
+    answers = runner.answer([plan.splits.test[row] for row in rows], policy="never", quiet=True).values
+    changed = trace.answer_type.differ(answers, trace.expected[rows], plan.guarantee.tolerance)
+    return Baseline(runner, float(1 - changed.mean()))
 
 
 def policy_with_agreement(

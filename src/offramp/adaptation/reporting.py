@@ -1,4 +1,4 @@
-"""The end of a run: the HTML report on the test texts, and the speed compared with the original and full-depth int8."""
+"""The end of a run: the HTML report on the test texts, and the speed compared with the original and with int8."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from offramp.adaptation.baselines import Baseline, fastest_baseline, policy_with_agreement
+from offramp.adaptation.baselines import Baseline, ordinary_int8, policy_with_agreement
 from offramp.adaptation.exit_selection import ExitSelection
 from offramp.adaptation.plan import AdaptPlan
 from offramp.core.machine import cpu_name
@@ -32,7 +32,7 @@ logger = logging.getLogger("offramp")
 
 @dataclass(frozen=True)
 class MeasuredSpeed:
-    """Speed compared with the original model and the fastest full-depth int8 model, on the same texts in one run."""
+    """Speed compared with the original model and with ordinary int8, on the same texts in one run."""
 
     speedup: float
     over_int8: float | None
@@ -47,7 +47,7 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     scorer = Scorer(trace, data.metrics, None, options.tolerance)
     results = build_results(scorer, runner, data, plan_evaluation(runner, options), options)
     rows = timed_rows(len(data.rows.texts))
-    baseline = fastest_baseline(plan, runner.dtype, trace, rows)
+    baseline = ordinary_int8(plan, trace, rows)
     equal = None
     if baseline is not None:
         tolerance = plan.guarantee.tolerance
@@ -98,14 +98,14 @@ def _describe(
         return MeasuredSpeed(plain / own, None, f"{sentence}. {100 * agreement:.1f} % of the predictions are {name}'s.")
     full = _seconds(timings.full[1], on_cpu)
     sentence += (
-        f" and {_ratio(own, full)} than full-depth {baseline.runner.dtype} in {RUNTIMES[runner.backend].title} "
-        f"({full:.2f} s). {100 * agreement:.1f} % of the predictions are {name}'s, with full-depth "
-        f"{baseline.runner.dtype} {100 * baseline.agreement:.1f} %"
+        f" and {_ratio(own, full)} than ordinary int8, {baseline.runner.dtype} without early exits ({full:.2f} s). "
+        f"{100 * agreement:.1f} % of the predictions are {name}'s; with ordinary int8 {100 * baseline.agreement:.1f} %"
     )
     if equal is None:
-        sentence += ", which no setting with early exits reaches."
+        sentence += ", which no threshold reaches."
     else:
-        sentence += f"; at that agreement, early exits take {_ratio(_seconds(equal, on_cpu), full)}."
+        ratio = _ratio(_seconds(equal, on_cpu), full)
+        sentence += f", and with a threshold for the same agreement, early exits take {ratio}."
     return MeasuredSpeed(plain / own, full / own, sentence)
 
 

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     result = arguments.call(export, args)
     if result.one_file is not None:
         echo(f"Wrote {result.one_file} with the exit policy {result.policy.describe()}.")
+        return 0
     echo(
         f"Wrote {result.folder} in {result.precision}. Next, calibrate it: "
         f"offramp calibrate {args.model} --backend {args.backend}"

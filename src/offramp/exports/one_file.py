@@ -1,8 +1,9 @@
 """A single ONNX graph with early exits inside, for any ONNX Runtime (C++, Java, JavaScript, Triton) without offramp.
 
-Inputs: `input_ids`, `attention_mask` (and `token_type_ids` if the model has them), int64; `threshold`, a float scalar,
-and `max_layers`, an int64 scalar. Outputs: `logits` of each row at its exit, and `exit_layer`. The metadata contain the
-policy, its calibrated threshold and the exits. A batch has at least one row.
+Inputs: `input_ids`, `attention_mask` (and `token_type_ids` if the model has them), int64, (rows, tokens); `threshold`,
+a float32, and `max_layers`, an int64, as scalars or lists of one number. Outputs: `logits` of each row at its exit,
+and `exit_layer`. The metadata contain the policy, its calibrated threshold, the exits, the labels, the maximum length
+and the tokenizer; `model.json` has the same for runtimes that do not read metadata. A batch has at least one row.
 
     segment 1 ─ head ─ rows that continue ─ If(any) ─┬─ then: gather, trim padding, segment 2 ─ … ─ scatter back
                                                      └─ else: the outputs so far
@@ -12,6 +13,7 @@ Weights are inside the bodies of the Ifs: as constants of the outer graph they c
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +25,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from offramp.answers import AnswerType
+from offramp.core.runner import Runner
 from offramp.errors import BadValue
-from offramp.files.writing import writing
+from offramp.files.writing import replace_files, staged_path
 from offramp.policies import Entropy, Never, Policy
 from offramp.runtimes.segments import SegmentStepper
 
@@ -46,15 +49,35 @@ def write_one_file(folder: Path, policy: str | None) -> tuple[Path, Policy]:
     assert isinstance(stepper, SegmentStepper)
     layers = [point.layer for point in stepper.exits]
     model = compose([onnx.load(file) for file in stepper.sources], layers, chosen, runner.config.answer_type)
+    settings = _settings(runner, folder, chosen, layers)
+    for key, value in settings.items():
+        text = json.dumps(value, ensure_ascii=False) if key == "labels" else _metadata_text(value)
+        model.metadata_props.add(key=key, value=text)
     target = folder / "onnx" / "model.onnx"
-    part = target.with_suffix(".part")
-    with writing(target):
-        try:
-            onnx.save(model, part)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+    with staged_path(target, overwrite=True) as part:
+        onnx.save(model, part)
+    replace_files({target.with_suffix(".json"): json.dumps(settings, indent=1, ensure_ascii=False) + "\n"})
     return target, chosen
+
+
+def _settings(runner: Runner, folder: Path, policy: Policy, layers: Sequence[int]) -> dict[str, Any]:
+    """Return what a program needs to go from texts to labels: metadata of the graph, and the content of model.json."""
+    has_file = (folder / "tokenizer.json").is_file()
+    return {
+        "policy": policy.name,
+        "threshold": float(f"{policy.parameter:g}"),
+        "exits": list(layers),
+        "labels": list(runner.config.labels),
+        "max_length": runner.limit,
+        "tokenizer": "tokenizer.json" if has_file else type(runner.tokenizer).__name__,
+        "pad_token_id": runner.pad_token_id,
+    }
+
+
+def _metadata_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def check_policy(chosen: Policy, answer_type: AnswerType) -> None:
@@ -132,11 +155,7 @@ def compose(
         helper.make_tensor_value_info("exit_layer", TensorProto.INT64, ["rows"]),
     ]
     graph = helper.make_graph(main.nodes, "offramp", [*tokens, *scalars], outputs, main.constants)
-    model = helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
-    metadata = {"policy": chosen.name, "threshold": f"{chosen.parameter:g}", "exits": ",".join(map(str, layers))}
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value)
-    return model
+    return helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
 
 
 def _exit(

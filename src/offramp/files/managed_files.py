@@ -16,7 +16,7 @@ MODEL = re.compile(  # files written by training, models and tokenizers
     r"tokenizer(\.json|\.model|_config\.json)|vocab\.txt|merges\.txt|(spiece|spm|sentencepiece\.bpe)\.model|"
     r"checkpoints|logs|onnx|openvino|\.new|seed-\d+|\.seed-\d+\.lock"
 )
-EXPORT = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.onnx|model\.onnx")  # files that an export writes
+EXPORT = re.compile(r"offramp\.json|calibration\.json|exit-\d+\.onnx|model\.(onnx|json)")  # files that an export writes
 COMPARISON = re.compile(r"comparison\.json|curve\.(png|svg)")
 
 

@@ -32,8 +32,13 @@ class OnnxGraph:
             reason = str(err).splitlines()[0]
             name = "The graph" if isinstance(source, bytes) else source
             raise BadModel(f"{name} cannot be loaded by onnxruntime {runtime_version()}: {reason:.200}") from err
+        self.source, self.threads = source, threads
         self.inputs = frozenset(node.name for node in self.session.get_inputs())
         self.outputs = [node.name for node in self.session.get_outputs()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the source and the options; the session is created again when it is loaded."""
+        return OnnxGraph, (self.source, self.threads)
 
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the graph."""

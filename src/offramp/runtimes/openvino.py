@@ -35,9 +35,14 @@ class OpenvinoGraph:
             reason = str(err).strip().splitlines()[-1]
             name = "The graph" if isinstance(source, bytes) else source
             raise BadModel(f"{name} cannot be loaded by openvino {runtime_version()}: {reason:.200}") from err
+        self.source, self.threads, self.precision = source, threads, precision
         self.inputs = frozenset(port.get_any_name() for port in self.compiled.inputs)
         self.outputs = {port.get_any_name(): index for index, port in enumerate(self.compiled.outputs)}
         self.requests = threading.local()  # requests hold inputs and outputs, so each thread needs its own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the source and the options; the model is compiled again when it is loaded."""
+        return OpenvinoGraph, (self.source, self.threads, self.precision)
 
     def __call__(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the graph; the returned arrays are copies."""
