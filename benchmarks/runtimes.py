@@ -7,7 +7,8 @@
     python benchmarks/runtimes.py growth MODEL                         texts per second by length and by batch size
 
 MODEL has a calibrated ONNX export (`offramp tune`); in DIR, npm has installed onnxruntime-node and
-@huggingface/tokenizers. Each command writes a file to benchmarks/results/runtimes, from which write_performance.py writes the page.
+@huggingface/tokenizers. Each command writes a file to benchmarks/results/runtimes, from which write_performance.py
+writes the page.
 """
 
 from __future__ import annotations

@@ -125,4 +125,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'offramp' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 _auto.register_models()

@@ -67,7 +67,7 @@ def test_a_policy_may_be_written_into_the_config_by_hand(copied, texts, capsys):
 def test_a_model_without_exits_is_referred_to_from_backbone(folders, texts, capsys):
     for family in ("bert", "roberta", "distilbert", "modernbert"):
         message = fails(capsys, "predict", folders[family], texts)
-        assert f"is a {family} model without exits. Add exits with AdaptiveModel.from_backbone" in message
+        assert f"is a {family} model without exits. Make it faster with `offramp.adapt(" in message
 
 
 def test_a_config_that_is_not_json_raises(copied, texts, capsys):

@@ -50,8 +50,8 @@ def calibrate(
         model: a model folder.
         texts: calibration texts, a table or a file; none of them may have been used for training.
         labels: labels of `texts` in memory, for a guarantee on accuracy.
-        risk: maximum fraction of changed predictions, or of accuracy lost (default: 0.01).
-        confidence: confidence level of the guarantee (default: 0.95).
+        risk: maximum fraction of changed predictions, or of accuracy lost (default: 0.02).
+        confidence: confidence level of the guarantee (default: 0.9).
         risk_type: "disagreement" (default) or "accuracy".
         test: statistical test: "auto" (default), "binomial", "betting" or "hoeffding-bentkus".
         tolerance: for a regression, the maximum difference that counts as unchanged.

@@ -167,9 +167,11 @@ def _evaluate(
     from offramp.files.writing import staged_folder
     from offramp.report.run_folder import TRACE, run_files, write_run
     from offramp.runtimes.loading import load
+    from offramp.training.folder import trained_policy
     from offramp.training.holdout import count_seen_in_training
 
     runner = load(model, backend, **machine)
+    options = replace(options, preferred=trained_policy(Path(run_folder)))
     data = load_rows(model, runner.config, rows, "dev", run=Path(run_folder))
     seen = count_seen_in_training(Path(run_folder), data.rows.texts)
     note = f"{seen:,} of {len(data.rows):,} rows were trained on"

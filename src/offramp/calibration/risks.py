@@ -36,8 +36,8 @@ class Guarantee:
     """An upper bound on a risk, with a confidence level."""
 
     risk_type: str = "disagreement"
-    risk: float = 0.01
-    confidence: float = 0.95
+    risk: float = 0.02
+    confidence: float = 0.9
     test: str = "auto"
     tolerance: float | None = None  # regression only
     reference: str | None = None  # name of the model to compare with, if not the full model
@@ -53,7 +53,7 @@ class Guarantee:
         if not 0 < self.risk < 1:
             raise BadValue(f"`risk` must be between 0 and 1 (0.01 is one percent), got {self.risk:g}.")
         if not 0 < self.confidence < 1:
-            raise BadValue(f"`confidence` must be between 0 and 1 (such as 0.95), got {self.confidence:g}.")
+            raise BadValue(f"`confidence` must be between 0 and 1 (such as 0.9), got {self.confidence:g}.")
         if self.tolerance is not None and not 0 <= self.tolerance < float("inf"):
             raise BadValue(f"`tolerance` must be finite and at least 0, got {self.tolerance:g}.")
 

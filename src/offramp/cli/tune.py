@@ -29,13 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guarantee.add_argument(
         "--risk",
         type=float,
-        default=0.01,
+        default=0.02,
         metavar="R",
-        help="maximum fraction of changed predictions, or of accuracy lost (default: 0.01)",
+        help="maximum fraction of changed predictions, or of accuracy lost (default: 0.02)",
     )
-    guarantee.add_argument(
-        "--confidence", type=float, default=0.95, metavar="C", help="confidence level (default: 0.95)"
-    )
+    guarantee.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
     guarantee.add_argument(
         "--risk-type",
         choices=["disagreement", "accuracy"],

@@ -45,6 +45,7 @@ class EvaluationOptions:
     elue_length: int = ELUE_LENGTH
     live: bool = True
     reference: str | None = None  # a model or file to compare with instead of the full model
+    preferred: str | None = None  # without policies, the one that comes first and has the operating point
 
 
 def evaluate(
@@ -111,7 +112,8 @@ def plan_evaluation(runner: Runner, options: EvaluationOptions) -> Plan:
         raise BadValue("`tolerance=` is for regression only; remove it.")
     if not 1 <= options.elue_length <= MAX_ELUE_LENGTH:
         raise BadValue(f"`elue_length` must be from 1 to {MAX_ELUE_LENGTH:,}, got {options.elue_length}.")
-    requested, names = _parse_policies(options.policies, applicable_policies(model_spec))
+    defaults = sorted(applicable_policies(model_spec), key=lambda name: name != options.preferred)
+    requested, names = _parse_policies(options.policies, defaults)
     if options.thresholds is not None and not options.policies:
         raise BadValue("`thresholds=` needs one policy; choose it with `policy=`.")
     if options.patience is not None and "patience" not in names:

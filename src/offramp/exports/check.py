@@ -48,7 +48,7 @@ def compare_with_torch(
     torch_choices: list[list[Any]] = [[] for _ in points]
     worst = 0.0
     numbers = [point.number for point in points]
-    for chunk in runner.chunks(texts, progress=False, quiet=True):
+    for chunk in runner.chunks(texts, quiet=True, title="Comparing with PyTorch"):
         for batch in chunk.batches():
             with runner.stepper.inference_mode():
                 expected = run_all_exits(runner.stepper, batch)

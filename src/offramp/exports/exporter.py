@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from offramp.core.machine import cpu_name
+from offramp.core.progress import track
 from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint, exit_points_on
 from offramp.data.reading import Text
@@ -203,7 +204,7 @@ def float32_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[An
 
     graphs = []
     with TemporaryDirectory() as folder:
-        for segment in make_segments(model, points):
+        for segment in track(make_segments(model, points), "Exporting", "segments"):
             file = Path(folder) / "segment.onnx"
             write_segment(segment, file)
             graphs.append(remove_aliases(onnx.load(file)))
@@ -214,7 +215,7 @@ def activation_ranges(model: AdaptiveModel, float32: Sequence[Any], texts: Seque
     """Return the ranges of the inputs of every segment's matrix products on texts, without padding."""
     feeds: list[dict[str, Any]] = list(unpadded_batches(model.runner(), texts))
     ranges_by_graph = []
-    for graph in float32:
+    for graph in track(float32, "Measuring the ranges of activations", "segments"):
         ranges, outputs = observe_ranges(graph, feeds)
         ranges_by_graph.append(ranges)
         feeds = [

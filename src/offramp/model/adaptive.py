@@ -425,7 +425,14 @@ def check_model_type(name: Any, hub_options: dict[str, Any]) -> None:
     if not isinstance(model_type, str):
         raise BadModel(f'{name}: config.json: `model_type` must be "offramp", got {model_type!r:.60}.')
     if model_type != "offramp":
-        raise BadModel(f"{name} is a {model_type} model without exits. Add exits with AdaptiveModel.from_backbone.")
+        is_head = any("For" in str(architecture) for architecture in config.get("architectures") or ())
+        if is_head:
+            advice = f"Make it faster with `offramp.adapt('{name}', texts, output='fast')`, then use that folder."
+        else:
+            advice = (
+                f"Train exits with `offramp.train('{name}', train_file='train.csv', dev_file='dev.csv', output='m')`."
+            )
+        raise BadModel(f"{name} is a {model_type} {'model' if is_head else 'encoder'} without exits. {advice}")
 
 
 AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -12,7 +17,17 @@ from offramp.answers.request import TooLarge
 from offramp.errors import OfframpError
 from offramp.serving.requests import QueueFull, TextTooLong, Unavailable
 
-__all__ = ["ErrorBody", "HttpError", "add_error_handlers", "error_response", "queue_full_response"]
+__all__ = ["ErrorBody", "HttpError", "add_error_handlers", "describe_invalid", "error_response", "queue_full_response"]
+
+
+TYPES = {  # pydantic's errors about types
+    "string_type": "a text",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+}
+FIELD = re.compile(r"[a-z][a-z_]*")
 
 
 class HttpError(Exception):
@@ -35,6 +50,32 @@ def error_response(status: int, error_type: str, message: str, headers: dict[str
     return JSONResponse({"error": message, "error_type": error_type}, status, headers)
 
 
+def describe_invalid(errors: Sequence[Any]) -> str:
+    """Return one sentence for the errors of a body; a value of several possible types has one error per type."""
+    error = max(errors, key=lambda entry: (entry["type"] not in TYPES, len(entry["loc"])))
+    path = _path(error["loc"])
+    if error["type"] in TYPES:
+        expected = dict.fromkeys(TYPES[entry["type"]] for entry in errors if _path(entry["loc"]) == path)
+        return f"{path} must be {' or '.join(expected)}, got {_shorten(error['input'])}."
+    if error["type"] == "missing":
+        return f"{path} is missing."
+    if error["type"] == "too_short":
+        return f"{path} is empty; send at least one text."
+    return f"{path}: {error['msg']}, got {_shorten(error.get('input'))}."[:300]
+
+
+def _path(location: Sequence[Any]) -> str:
+    """Return a field such as inputs[1].text; pydantic's names of types are left out."""
+    fields = [part for part in location if isinstance(part, int) or FIELD.fullmatch(part)]
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fields if part != "body")
+    return text.removeprefix(".") or "The body"
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def queue_full_response(err: QueueFull) -> JSONResponse:
     """Return the 429 response, with `retry-after`."""
     return error_response(429, "overloaded", str(err), {"retry-after": str(int(err.seconds) + 1)})
@@ -49,9 +90,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, err: RequestValidationError) -> JSONResponse:
-        first = err.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        return error_response(400, "validation", f"{field}: {first['msg']}"[:300])
+        return error_response(400, "validation", describe_invalid(err.errors()))
 
     @app.exception_handler(HTTPException)
     async def http_exception(_: Request, err: HTTPException) -> JSONResponse:

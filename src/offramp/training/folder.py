@@ -12,10 +12,12 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
+from offramp.data.training_options import read_options
 from offramp.errors import CannotWrite, OfframpError
 from offramp.files.load_errors import loading
 from offramp.files.managed_files import MODEL, check_managed
 from offramp.files.writing import writing
+from offramp.training.recipes import RECIPES
 from offramp.training.settings import TRAINING_FILE, Settings, read_settings, write_settings
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "is_finished",
     "last_checkpoint",
     "prepare",
+    "trained_policy",
 ]
 
 logger = logging.getLogger("offramp")
@@ -34,6 +37,14 @@ logger = logging.getLogger("offramp")
 CHECKPOINTS, LOGS, PROCESSES = "checkpoints", "logs", "processes"
 BACKUP = "aside"  # file in the checkpoints folder with the name of the old model's backup folder
 MAY_DIFFER = ("output",)  # settings that may differ when a run is resumed
+
+
+def trained_policy(folder: Path) -> str | None:
+    """Return the exit policy of the recipe that a model was trained with; None if that is not known."""
+    try:
+        return RECIPES[str(read_options(folder / TRAINING_FILE)["recipe"])].policy
+    except (OfframpError, LookupError):
+        return None
 
 
 def check_output_path(settings: Settings) -> None:

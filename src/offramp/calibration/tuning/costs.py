@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.core.progress import track
 from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
@@ -42,7 +43,7 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
     full_seconds = np.zeros((len(sizes), ROUNDS))
     exit_seconds = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
     with stepper.inference_mode():
-        for turn in range(-1, ROUNDS):  # the first one is a warm-up
+        for turn in track(range(-1, ROUNDS), "Measuring the exits", "rounds"):  # the first one is a warm-up
             for column, rows in enumerate(sizes):
                 first = (len(order) - int(rows)) // 2
                 batch = chunk.batch(order[first : first + int(rows)])

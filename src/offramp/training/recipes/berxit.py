@@ -43,6 +43,7 @@ class LearnedExits(Recipe):
         "berxit-alternating, plus a module that predicts how wrong each exit is (for the policy `learned`)"
     )
     lte: ClassVar[bool] = True
+    policy: ClassVar[str] = "learned"
 
     with_last: bool = option(False, "train the last exit in odd batches too")
 

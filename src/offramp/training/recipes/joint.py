@@ -36,12 +36,13 @@ class Pabee(Recipe):
     paper: ClassVar[str] = "PABEE, NeurIPS 2020, arXiv:2006.04152"
     description: ClassVar[str] = "joint, with each exit's loss weighted by its index"
     published: ClassVar[PublishedSettings] = PublishedSettings(5, 32, head="shared")
+    policy: ClassVar[str] = "patience"
 
     def stages(self, config: AdaptiveConfig, task: str | None) -> tuple[Stage, ...]:
         """Return a single stage."""
         from offramp.training.recipes.losses import depth_weighted
 
-        return (Stage("joint", lambda batch, step: depth_weighted(batch)),)
+        return (Stage(self.name, lambda batch, step: depth_weighted(batch)),)
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class GradientEquilibrium(Recipe):
         """Return a single stage."""
         from offramp.training.recipes.losses import joint
 
-        return (Stage("joint", lambda batch, step: joint(batch), equilibrium=True),)
+        return (Stage(self.name, lambda batch, step: joint(batch), equilibrium=True),)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class Recipe(ABC):
     single_exit: ClassVar[bool] = False  # the model has only the last exit
     lte: ClassVar[bool] = False  # trains BERxiT's learning-to-exit module
     single_label_only: ClassVar[bool] = False  # supports single-label classification only
+    policy: ClassVar[str] = "entropy"  # the exit policy of the paper, which `evaluate` shows first
 
     faithful: bool = option(
         False, "reproduce the quirks of the original implementation; see above for training as published"

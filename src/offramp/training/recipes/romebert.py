@@ -36,7 +36,7 @@ class RomeBert(Distilling):
             final, early = self._final_and_early_loss(batch)
             return final + early
 
-        return (Stage("joint", loss),)
+        return (Stage(self.name, loss),)
 
     def _final_and_early_loss(self, batch: BatchOutputs) -> tuple[Tensor, Tensor]:
         from offramp.training.recipes.losses import last_exit
