@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 
 import pytest
 
@@ -14,6 +15,7 @@ from offramp.cli.main import main
 from offramp.data import source
 from offramp.data.reading import Source, infer_format, read_records, read_texts
 from offramp.data.rows import DataOptions, load_rows
+from offramp.errors import BadInput
 from tests.calls import fails, json_lines
 from tests.tiny import adaptive
 
@@ -178,3 +180,79 @@ def test_training_records_its_columns(tmp_path, capsys):
     assert AdaptiveModel.from_pretrained(tmp_path / "model").config.inputs == ["question", "answer"]
     (tmp_path / "more.csv").write_text("answer,question\nbad,good\n")
     assert len(json_lines(capsys, "predict", tmp_path / "model", tmp_path / "more.csv")) == 1
+
+
+# -- folders and JSON arrays ----------------------------------------------------------------------
+
+
+ARRAYS = [
+    '[{"text": "good film"}, {"text": "bad"}]',
+    '["good film", "bad"]',
+    '\n  [\n  {\n    "text": "good film",\n    "label": [1, 2]\n  },\n  {"text":\n "bad"}\n]\n\n',
+    '[ "good film"\n,\n"bad" ]',
+]
+
+
+@pytest.mark.parametrize("content", ARRAYS)
+def test_a_json_array_is_read(content, tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(content)
+    assert list(read_texts(Source(str(file), "jsonl"))) == ["good film", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"text": "a"}, 7]', "line 1: expected a text or an object with a text field, got int 7"),
+        ('[\n{"text": "a"}\n', "line 2: invalid JSON array (it does not end with ])"),
+        ('[\n{"text": "a"}\n{"text": "b"}]', "line 3: invalid JSON array (expected a comma or ]"),
+        ('[\n{"text": "a"},\n{"text": b}\n]', "line 3: invalid JSON (Expecting value)"),
+        ('[{"text": "a"}\n] x', "line 2: invalid JSON array (there is text after the end"),
+        ('["a", "b"]\n["c", "d"]\n', "line 1: expected a text or an object with a text field, got list"),
+    ],
+)
+def test_a_broken_json_array_is_reported(content, message, tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(content)
+    with pytest.raises(BadInput, match=re.escape(message)):
+        list(read_texts(Source(str(file), "jsonl")))
+
+
+def test_a_long_array_is_read_one_element_at_a_time(tmp_path):
+    file = tmp_path / "a.json"
+    rows = [{"text": f"good film {number}"} for number in range(20_000)]
+    file.write_text(json.dumps(rows, indent=1))
+    texts = read_texts(Source(str(file), "jsonl"))
+    assert next(texts) == "good film 0" and sum(1 for _ in texts) == 19_999
+
+
+def test_a_folder_of_files_is_read_in_the_order_of_their_names(trained_on_text, tmp_path, capsys):
+    folder = tmp_path / "pq"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b" / "2.csv").write_text("text,id\nbad,7\n")
+    (folder / "1.csv.gz").write_bytes(gzip.compress(b"id,text\n3,good film\n4,a film\n"))
+    (folder / "_SUCCESS").write_text("")
+    (folder / ".hidden.csv").write_text("text\nx\n")
+    rows = json_lines(capsys, "predict", trained_on_text, folder)
+    assert [row["id"] for row in rows] == ["3", "4", "7"]
+    (folder / "3.jsonl").write_text("{}")
+    assert "have different formats (csv, jsonl)" in fails(capsys, "predict", trained_on_text, folder)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "contains no data files (.txt, .tsv" in fails(capsys, "predict", trained_on_text, empty)
+
+
+def test_a_folder_of_labelled_files_is_evaluated(trained_on_text, tmp_path, capsys):
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.tsv").write_text("text\tlabel\ngood film\tLABEL_0\nbad\tLABEL_1\n")
+    assert main(["evaluate", trained_on_text, "--file", str(folder), "--no-live", "-o", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["data"]["rows"] == 6
+
+
+@pytest.fixture(scope="module")
+def trained_on_text(tmp_path_factory) -> str:
+    root = tmp_path_factory.mktemp("text")
+    adaptive("bert", root / "encoder", num_labels=2).save_pretrained(root / "model")
+    return str(root / "model")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import offramp
+from offramp.errors import BadModel
 from tests.calls import fails, json_lines
 
 
@@ -64,10 +66,18 @@ def test_a_policy_may_be_written_into_the_config_by_hand(copied, texts, capsys):
     assert {row["exit_layer"] for row in json_lines(capsys, "predict", copied, texts)} == {2}
 
 
-def test_a_model_without_exits_is_referred_to_from_backbone(folders, texts, capsys):
+@pytest.mark.parametrize("command", ["predict", "info"])
+def test_the_error_for_a_plain_classifier_names_adapt(command, folders, texts, capsys):
     for family in ("bert", "roberta", "distilbert", "modernbert"):
-        message = fails(capsys, "predict", folders[family], texts)
-        assert f"is a {family} model without exits. Make it faster with `offramp.adapt(" in message
+        message = fails(capsys, command, folders[family], *([texts] if command == "predict" else []))
+        assert f"is a {family} model without exits. Make it faster with `offramp adapt {folders[family]}" in message
+    with pytest.raises(BadModel, match=r"Make it faster with `offramp\.adapt\("):
+        offramp.load(folders["bert"])
+
+
+def test_the_error_for_a_plain_encoder_names_train(encoders, texts, capsys):
+    message = fails(capsys, "predict", encoders["bert"], texts)
+    assert f"is a bert encoder without exits. Train exits with `offramp train {encoders['bert']} --train" in message
 
 
 def test_a_config_that_is_not_json_raises(copied, texts, capsys):

@@ -95,6 +95,6 @@ def test_kinds_are_detected_by_their_keys():
     assert sorted(CHECKPOINT_KINDS) == ["berxit", "deebert", "ebert", "elasticbert", "pabee", "romebert"]
 
 
-def test_the_error_for_an_ordinary_classifier_names_from_backbone(folders):
-    with pytest.raises(BadModel, match="from_backbone"):
+def test_the_error_for_an_ordinary_classifier_names_adapt(folders):
+    with pytest.raises(BadModel, match="offramp adapt"):
         detect(read(folders["bert"]))

@@ -24,6 +24,9 @@ from offramp.calibration.tuning.choosing import (
 from offramp.calibration.tuning.costs import measure
 from offramp.calibration.tuning.search import Candidate
 from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.reference import reference_for
+from offramp.evaluation.traces.about import FULL_DEPTH
+from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.options import ExportOptions, Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -73,8 +76,10 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     logger.info("Selected %s.", describe_candidate(ranked[0], layers))
     selected = [points[index].layer for index in ranked[0].exit_indices]
     plan.log_step(4, _describe_test(plan))
-    trace = _test_and_write(plan, keep_exits(plan.model, selected), ranked[0])
-    return ExitSelection(tuple(selected), trace)
+    model = keep_exits(plan.model, selected)
+    test_trace = obtain_trace(model.runner(), plan.rows(plan.splits.test), plan.trace_file("test"), quiet=True)
+    _test_and_write(plan, model, ranked[0], test_trace)
+    return ExitSelection(tuple(selected), test_trace)
 
 
 def _select_exported(plan: AdaptPlan) -> ExitSelection:
@@ -96,8 +101,9 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
+    test_trace = obtain_trace(model.runner(), plan.rows(plan.splits.test), plan.trace_file("test"), quiet=True)
     try:
-        _test_and_write(plan, model, best)  # for torch, which can also run the folder
+        _test_and_write(plan, model, best, test_trace)  # for torch, which can also run the folder
     except NoGuarantee as err:
         logger.warning("No guarantee for the torch backend: %s", err)
         write_model(plan, model)
@@ -111,6 +117,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         tuning,
         plan.trace_file("export"),
         plan.options.output,
+        Reference(test_trace.full, FULL_DEPTH, test_trace.about["model"]["fingerprint"]),
     )
     if outcome.policy is None or outcome.trace is None:
         raise NoGuarantee(f"{outcome.sentence} Use other texts if you try again.")
@@ -129,10 +136,10 @@ def _fastest_export(
 
     selected: tuple[ExportedGraphs, Candidate] | None = None
     early, hints = range(len(exporter.points) - 1), list[str]()
+    data, tuning = plan.rows(plan.splits.selection), plan.options.tuning
+    reference = reference_for(exporter.runner(exports[0]), data.rows.texts)
     for exported in exports:
-        found = search_exits(
-            exporter, exported, plan.rows(plan.splits.selection), plan.guarantee, plan.options.tuning, early
-        )
+        found = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
         hints += found.hints if exported is exports[0] else ()
         if found.best is None or not _may_pass(plan, found.full_depth_risk):
             reason = f"{100 * found.full_depth_risk:.1f} % changed predictions at full depth"
@@ -154,21 +161,18 @@ def _may_pass(plan: AdaptPlan, rate: float) -> bool:
     return bool(plan.guarantee.p_value(errors) <= plan.guarantee.level)
 
 
-def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate) -> Trace:
+def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate, test_trace: Trace) -> None:
     """Test the guarantee on separate texts, then write the model with its policy, guarantee and card."""
-    runner, data = model.runner(), plan.rows(plan.splits.test)
-    test_trace = obtain_trace(runner, data, plan.trace_file("test"), quiet=True)
     trace = with_risk_model(test_trace, best.policy)
     policy, choice = choose_with_guarantee(trace, plan.guarantee, CalibrationOptions((best.policy.name,)), plan.origin)
     if policy is None or (choice["speedup"] is not None and choice["speedup"] < MIN_SPEEDUP):
         alternatives = suggest_alternatives(trace, plan.guarantee, best.policy.name)
         raise NoGuarantee(f"{choice['sentence']} {alternatives} Use other texts if you try again.")
     evidence = build_evidence(choice, policy, trace, plan.options.output)
-    config, evidence_text = bind_policy(runner, policy, evidence)
+    config, evidence_text = bind_policy(model.runner(), policy, evidence)
     model.config.policy, model.config.calibrated = config.policy, config.calibrated
     model.config.max_tokens = config.max_tokens
     write_model(plan, model, evidence_text)
-    return test_trace
 
 
 def _selection(plan: AdaptPlan) -> str:

@@ -127,9 +127,7 @@ def check_file(source: Source) -> None:
     if source.file != "-" and not Path(source.file).exists():
         raise BadInput(f"File not found: {source.file}.")
     if not source_parts(source):
-        raise BadInput(
-            f"The folder {source.file} contains no files that end in {', '.join(EXTENSIONS)} or these with .gz."
-        )
+        raise BadInput(f"The folder {source.file} contains no data files ({', '.join(EXTENSIONS)}, also with .gz).")
     if source.file == "-" and source.format == "parquet":
         raise BadInput("Parquet cannot be read from standard input; pass a file path.")
 

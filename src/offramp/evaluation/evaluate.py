@@ -20,7 +20,7 @@ from offramp.evaluation.results import DataFacts, Elue, Evaluation, LivePoint, M
 from offramp.evaluation.timing import Timings, time_policies
 from offramp.evaluation.traces.about import FULL_DEPTH, check_labels, check_reference, check_trace, data_fingerprint
 from offramp.evaluation.traces.reading import read_trace
-from offramp.evaluation.traces.recording import record
+from offramp.evaluation.traces.recording import Reference, record
 from offramp.evaluation.traces.trace import Trace
 from offramp.files.typed_json import parse_json_as
 from offramp.originals.elue import ELUE_LENGTH, flops_per_exit, track
@@ -71,15 +71,20 @@ def evaluate(
 
 
 def obtain_trace(
-    runner: Runner, data: TaskRows, file: Path, reference_name: str | None = None, quiet: bool = False
+    runner: Runner,
+    data: TaskRows,
+    file: Path,
+    reference_name: str | None = None,
+    quiet: bool = False,
+    reference: Reference | None = None,
 ) -> Trace:
     """Read the trace if the file exists, else record it; raise if it is of another model or other rows.
 
-    `reference_name` is a model or file to compare with instead of the full model; `quiet` does not report truncated
-    texts.
+    `reference_name` is a model or file to compare with instead of the full model, `reference` are predictions that are
+    known already; `quiet` does not report truncated texts.
     """
     texts, labels, names = data.rows.texts, data.labels, data.task.labels
-    reference = None if reference_name is None else named_reference(reference_name, runner, data)
+    reference = reference if reference_name is None else named_reference(reference_name, runner, data)
     if file.exists():
         trace = read_trace(file)
         check_trace(trace, file, runner, data_fingerprint(texts, labels, names))

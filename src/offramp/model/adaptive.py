@@ -429,9 +429,8 @@ def check_model_type(name: Any, hub_options: dict[str, Any]) -> None:
         if is_head:
             advice = f"Make it faster with `offramp.adapt('{name}', texts, output='fast')`, then use that folder."
         else:
-            advice = (
-                f"Train exits with `offramp.train('{name}', train_file='train.csv', dev_file='dev.csv', output='m')`."
-            )
+            files = "train_file='train.csv', dev_file='dev.csv'"
+            advice = f"Train exits with `offramp.train('{name}', {files}, output='my-model')`."
         raise BadModel(f"{name} is a {model_type} {'model' if is_head else 'encoder'} without exits. {advice}")
 
 

@@ -17,7 +17,8 @@ from offramp.policies import Policy
 
 __all__ = ["Costs", "measure"]
 
-ROUNDS = 7
+ROUNDS, MIN_ROUNDS = 7, 3
+MAX_SECONDS = 15.0  # after the minimum of rounds
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,11 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
     full_seconds = np.zeros((len(sizes), ROUNDS))
     exit_seconds = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
     with stepper.inference_mode():
+        begin = time.monotonic()
         for turn in track(range(-1, ROUNDS), "Measuring the exits", "rounds"):  # the first one is a warm-up
+            if turn >= MIN_ROUNDS and time.monotonic() - begin > MAX_SECONDS:
+                break
+            rounds = turn + 1
             for column, rows in enumerate(sizes):
                 first = (len(order) - int(rows)) // 2
                 batch = chunk.batch(order[first : first + int(rows)])
@@ -60,6 +65,7 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
                         policy.step(output, None)[0].numpy()
                         state = stepper.keep(state, np.arange(int(rows)))
                         exit_seconds[index, column, turn] = time.perf_counter() - start
-    segments, full = np.median(segment_seconds, axis=2), np.median(full_seconds, axis=1)
+    segments, full = np.median(segment_seconds[..., :rounds], axis=2), np.median(full_seconds[:, :rounds], axis=1)
     overhead = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
-    return Costs(sizes, np.maximum(segments - overhead, 0), overhead, np.median(exit_seconds, axis=(0, 2)))
+    decisions = np.median(exit_seconds[..., :rounds], axis=(0, 2))
+    return Costs(sizes, np.maximum(segments - overhead, 0), overhead, decisions)

@@ -36,6 +36,7 @@ from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.exporter import MIN_AGREEMENT, ExportedGraphs, Exporter
 from offramp.exports.folder import check_export_folder, read_export
@@ -169,15 +170,19 @@ def search_exits(
     guarantee: Guarantee,
     options: TuneOptions,
     allowed: Sequence[int] | None = None,
+    reference: Reference | None = None,
 ) -> SearchResult:
-    """Search the fastest set of exits; `allowed` are indices of early exits (default: those that int8 preserves)."""
+    """Search the fastest set of exits; `allowed` are indices of early exits (default: those that int8 preserves).
+
+    `reference` are the predictions of the full model in torch, if they are known already.
+    """
     runner = exporter.runner(exported)
     last_exit = replace(with_exits(exporter.options, exported, [exporter.points[-1].layer]), force=True)
     full_exporter = Exporter(exporter.model, Texts(exporter.texts.scales), last_exit, quiet=True)
     undivided = full_exporter.stepper(full_exporter.make())
     allowed = _allowed(exported) if allowed is None else allowed
     with tempfile.TemporaryDirectory() as temporary:
-        trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors", quiet=True)
+        trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors", quiet=True, reference=reference)
         name = policies_for(options.policy, trace.model_spec)[0]
         policy = grid(name, with_placeholder_risk_model(trace.model_spec))[0]
         costs = measure(runner, undivided, data.rows.texts[:NUM_TIMED], options.batch, policy)
@@ -204,11 +209,15 @@ def calibrate_and_store(
     options: TuneOptions,
     trace_file: Path,
     model_name: str | None = None,
+    reference: Reference | None = None,
 ) -> TuningOutcome:
-    """Test the guarantee on an export with these exits, on separate rows; write both if it holds."""
+    """Test the guarantee on an export with these exits, on separate rows; write both if it holds.
+
+    `reference` are the predictions of the full model in torch, if they are known already.
+    """
     exported = exporter.make()
     runner, layers = exporter.runner(exported), tuple(point.layer for point in exporter.points)
-    trace = obtain_trace(runner, data, trace_file, quiet=exporter.quiet)
+    trace = obtain_trace(runner, data, trace_file, quiet=exporter.quiet, reference=reference)
     chosen, evidence = choose_with_guarantee(
         with_risk_model(trace, best.policy), guarantee, CalibrationOptions((best.policy.name,)), origin
     )

@@ -76,7 +76,7 @@ def detect(checkpoint: Checkpoint) -> CheckpointKind:
         return CHECKPOINT_KINDS["ebert"]
     raise BadModel(
         f"{checkpoint.folder} is not a known kind of checkpoint ({', '.join(CHECKPOINT_KINDS)}). "
-        "To add exits to an ordinary classifier, use AdaptiveModel.from_backbone."
+        "To make an ordinary classifier faster, use `offramp adapt`."
     )
 
 

@@ -1,0 +1,137 @@
+"""Files that `offramp predict` writes: the format is what the extension says, with ids and texts beside predictions."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import offramp
+from offramp.cli.main import main
+from tests.calls import fails, json_lines
+from tests.tiny import adaptive
+
+REVIEWS = 'number,text\nr7,good film\nr9,"bad, dull ""plot"""\nr8,a long film\n'
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    file = tmp_path / "reviews.csv"
+    file.write_text(REVIEWS)
+    return file
+
+
+def predicts(model, file, output, *options) -> None:
+    assert main(["predict", str(model), str(file), "--output", str(output), *options]) == 0
+
+
+def read(file) -> list[dict]:
+    """Read a file of predictions with another library than the one that wrote it."""
+    name = file.name.removesuffix(".gz")
+    content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    if name.endswith(".parquet"):
+        return pd.read_parquet(io.BytesIO(content)).to_dict("records")
+    if name.endswith((".jsonl", ".ndjson")):
+        return pd.read_json(io.BytesIO(content), lines=True).to_dict("records")
+    options = {"sep": "\t", "quoting": csv.QUOTE_NONE} if name.endswith(".tsv") else {}
+    return pd.read_csv(io.BytesIO(content), **options).to_dict("records")
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz"])
+def test_the_extension_sets_the_format(ending, model, reviews, tmp_path, capsys):
+    expected = json_lines(capsys, "predict", model, reviews)
+    output = tmp_path / f"answers{ending}"
+    predicts(model, reviews, output, "--id-column", "number", "--with-text")
+    rows = read(output)
+    assert [row["id"] for row in rows] == ["r7", "r9", "r8"]
+    text = 'bad, dull "plot"'
+    assert [row["text"] for row in rows] == ["good film", text, "a long film"]
+    assert [row["label"] for row in rows] == [row["label"] for row in expected]
+    assert [row["exit_layer"] for row in rows] == [row["exit_layer"] for row in expected]
+    assert [row["score"] for row in rows] == pytest.approx([row["score"] for row in expected], abs=1e-6)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("answers.txt", [], "unknown extension .txt. Use .jsonl, .csv, .tsv or .parquet"),
+        ("answers.json", [], "unknown extension .json"),
+        ("answers.xlsx", [], "unknown extension .xlsx"),
+        ("answers.csv", ["--format", "jsonl"], "the extension stands for csv, but --format is jsonl"),
+        ("answers.parquet.gz", [], "Parquet files are compressed already"),
+        ("-", ["--format", "parquet"], "Parquet is written to files only"),
+    ],
+)
+def test_other_extensions_are_refused(name, options, message, model, reviews, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, "predict", model, reviews, "--output", name, *options)
+    assert [path.name for path in tmp_path.iterdir()] == ["reviews.csv"]
+
+
+def test_a_name_without_extension_is_json_lines_and_a_format_may_be_set(model, reviews, tmp_path):
+    predicts(model, reviews, tmp_path / "answers")
+    assert len([json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]) == 3
+    predicts(model, reviews, tmp_path / "answers.out", "--format", "csv")
+    assert (tmp_path / "answers.out").read_text().startswith("label,score,exit_layer\n")
+
+
+def test_a_column_id_is_written_without_an_option(model, tmp_path, capsys):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"id": 41, "text": "good film"}\n{"id": 42, "text": "bad"}\n')
+    assert [row["id"] for row in json_lines(capsys, "predict", model, file)] == [41, 42]
+    predicts(model, file, tmp_path / "out.parquet", "--all-scores")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [str(table.schema.field(name).type) for name in ("id", "label", "score", "score_no")] == [
+        "int64",
+        "string",
+        "double",
+        "double",
+    ]
+    assert table.column("id").to_pylist() == [41, 42]
+    file.write_text('{"id": 41, "text": "good film"}\n{"id": "x", "text": "bad"}\n')
+    assert "ids must all be integers" in fails(capsys, "predict", model, file, "-o", tmp_path / "mixed.parquet")
+    assert not (tmp_path / "mixed.parquet").exists()
+
+
+def test_ids_from_standard_input_and_of_chunks(model, tmp_path, capsys, monkeypatch):
+    rows = "".join(json.dumps({"key": number, "text": "good film " * (number % 5 + 1)}) + "\n" for number in range(9))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+    options = ["--input-format", "jsonl", "--id-column", "key", "--with-text", "--chunk", "2"]
+    predictions = json_lines(capsys, "predict", model, "-", *options)
+    assert [row["id"] for row in predictions] == list(range(9))
+    assert all(row["text"] == "good film " * (row["id"] % 5 + 1) for row in predictions)
+
+
+def test_a_wrong_id_column_is_reported(model, reviews, texts, tmp_path, capsys):
+    assert "Unknown column 'nmber'. Did you mean 'number'?" in fails(
+        capsys, "predict", model, reviews, "--id-column", "nmber"
+    )
+    assert "plain text, which has no columns; remove --id-column" in fails(
+        capsys, "predict", model, texts, "--id-column", "id"
+    )
+    with pytest.raises(offramp.OfframpError, match="`with_text=` needs `output=`"):
+        offramp.predict(model, ["good film"], with_text=True)
+    with pytest.raises(offramp.OfframpError, match="not for a list of texts"):
+        offramp.predict(model, ["good film"], id_column="id", output=tmp_path / "x.csv")
+
+
+def test_both_texts_of_a_pair_are_written(tmp_path):
+    model = adaptive("bert", tmp_path / "encoder", num_labels=2)
+    model.config.inputs = ["question", "answer"]
+    model.save_pretrained(tmp_path / "model")
+    table = pd.DataFrame({"question": ["good"], "answer": ["bad film"], "number": ["a1"]})
+    offramp.predict(tmp_path / "model", table, output=tmp_path / "o.csv", id_column="number", with_text=True)
+    assert read(tmp_path / "o.csv")[0] | {"label": 0, "score": 0} == {
+        "id": "a1",
+        "text": "good",
+        "pair": "bad film",
+        "label": 0,
+        "score": 0,
+        "exit_layer": 4,
+    }
