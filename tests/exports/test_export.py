@@ -251,7 +251,13 @@ def test_tune_keeps_few_exits_and_gives_a_guarantee(exported, tmp_path, capsys):
     saved_export = json.loads((folder / "onnx" / "offramp.json").read_text())
     assert saved_export["calibrated"]["guarantee"] and saved_export["precision"] == "int8-token"
     out = capsys.readouterr().out
-    assert "With 80 % confidence" in out and "Overhead per exit" in out
+    assert "With 80 % confidence" in out and "the full model takes" in out
+    layers = [spec["layer"] for spec in saved_export["exits"]]
+    assert f"Selected exits on layers {', '.join(map(str, layers))}: " in out
+    assert 1 < len(layers) < 4 and layers[-1] == 4  # of four exits, an early one and not all
+    assert saved_export["files"] == [f"exit-{layer}.onnx" for layer in layers]
+    graphs = sorted(file.name for file in (folder / "onnx").glob("*.onnx"))
+    assert graphs == saved_export["files"]
     before = {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()}
     assert main(["tune", str(folder), "--risk", "0.0005", "--confidence", "0.99"]) == 1
     assert {file.name: file.read_bytes() for file in (folder / "onnx").iterdir()} == before

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
+from offramp.core.batch import Batch
 from offramp.core.loop import run_all_exits
+from offramp.core.progress import track
 from offramp.core.runner import Runner
-from offramp.core.stepper import ExitPoint
+from offramp.core.stepper import ExitOutput, ExitPoint
 from offramp.data.reading import Text
 from offramp.runtimes.segments import SegmentStepper
 
-__all__ = ["TorchComparison", "compare_with_torch", "measure_seconds"]
+__all__ = ["TorchComparison", "TorchOutputs", "compare_with_torch", "measure_seconds", "record_torch"]
 
 NUM_PASSES = 4
 
@@ -40,24 +44,43 @@ class TorchComparison:
         return {"rows": self.rows, "agreement": shares, "worst": float(f"{self.worst:.3g}")}
 
 
-def compare_with_torch(
-    runner: Runner, stepper: SegmentStepper, points: Sequence[ExitPoint], texts: Sequence[Text]
-) -> TorchComparison:
-    """Run torch and the graphs on the same batches and compare every exit."""
+@dataclass(frozen=True)
+class TorchOutputs:
+    """The outputs of torch for texts, batch by batch: of every exit the raw logits and the choices."""
+
+    runner: Runner
+    batches: list[tuple[Batch, list[tuple[Tensor, NDArray[Any]]]]]
+
+
+def record_torch(runner: Runner, texts: Sequence[Text]) -> TorchOutputs:
+    """Run torch on texts, for comparisons with several exports."""
+    batches = []
+    for chunk in runner.chunks(texts, quiet=True, title="Running PyTorch for comparison"):
+        for batch in chunk.batches():
+            with runner.stepper.inference_mode():
+                outputs = run_all_exits(runner.stepper, batch)
+            batches.append((batch, [(output.raw, _choices(output)) for output in outputs]))
+    return TorchOutputs(runner, batches)
+
+
+def _choices(output: ExitOutput) -> NDArray[Any]:
+    choices: NDArray[Any] = output.answer_type.choice(output.logits.float()).numpy()
+    return choices
+
+
+def compare_with_torch(expected: TorchOutputs, stepper: SegmentStepper, points: Sequence[ExitPoint]) -> TorchComparison:
+    """Run the graphs on the same batches and compare every exit."""
     graph_choices: list[list[Any]] = [[] for _ in points]
     torch_choices: list[list[Any]] = [[] for _ in points]
     worst = 0.0
-    numbers = [point.number for point in points]
-    for chunk in runner.chunks(texts, quiet=True, title="Comparing with PyTorch"):
-        for batch in chunk.batches():
-            with runner.stepper.inference_mode():
-                expected = run_all_exits(runner.stepper, batch)
-                outputs = run_all_exits(stepper, batch)
-            for index, (number, output) in enumerate(zip(numbers, outputs, strict=True)):
-                full = expected[number - 1]
-                worst = max(worst, float((full.raw - output.raw).abs().max()))
-                torch_choices[index].append(full.answer_type.choice(full.logits.float()).numpy())
-                graph_choices[index].append(output.answer_type.choice(output.logits.float()).numpy())
+    for batch, torch_outputs in track(expected.batches, "Comparing with PyTorch", "batches"):
+        with expected.runner.stepper.inference_mode():
+            outputs = run_all_exits(stepper, batch)
+        for index, (point, output) in enumerate(zip(points, outputs, strict=True)):
+            raw, choices = torch_outputs[point.number - 1]
+            worst = max(worst, float((raw - output.raw).abs().max()))
+            torch_choices[index].append(choices)
+            graph_choices[index].append(_choices(output))
     agreement = []
     for from_graph, from_torch in zip(graph_choices, torch_choices, strict=True):
         same = stepper.answer_type.same_choices(np.concatenate(from_graph), np.concatenate(from_torch))

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint, exit_points_on
 from offramp.data.reading import Text
 from offramp.errors import BadModel, BadValue, UnknownName
-from offramp.exports.check import TorchComparison, compare_with_torch, measure_seconds
+from offramp.exports.check import TorchComparison, TorchOutputs, compare_with_torch, measure_seconds, record_torch
 from offramp.exports.folder import describe_runtime, resolve_runtime
 from offramp.exports.int8 import KINDS, quantize
 from offramp.exports.options import ExportOptions, Texts
@@ -120,6 +121,10 @@ class Exporter:
             return float32, None
         return float32, activation_ranges(self.model, float32, self.texts.scales)
 
+    @cached_property
+    def _torch_outputs(self) -> TorchOutputs:
+        return record_torch(self.model.runner(), self.texts.checked)
+
     def _int8_methods(self, ranges: list[dict[str, Range]] | None) -> list[str]:
         methods = ["static"] if ranges is not None else []
         return methods + (["token"] if "token" in RUNTIMES[self.options.backend].scales else [])
@@ -161,7 +166,7 @@ class Exporter:
         smoothed = method != "none" and ranges is not None and self.options.smooth
         exported = ExportedGraphs("float32" if method == "none" else f"int8-{method}", smoothed, graphs, None)
         if self.texts.checked:
-            checked = compare_with_torch(self.model.runner(), self.stepper(exported), self.points, self.texts.checked)
+            checked = compare_with_torch(self._torch_outputs, self.stepper(exported), self.points)
             exported = ExportedGraphs(exported.precision, smoothed, graphs, checked)
         self._log(exported.precision if exported.checked is None else f"{exported.precision}: {exported.checked}")
         return exported

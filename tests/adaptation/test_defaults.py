@@ -1,0 +1,177 @@
+"""A model folder remembers what it was adapted for: backend, threads, and a guarantee per backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import offramp
+from offramp import AdaptiveModel
+from offramp.cli.main import main
+from offramp.model.folder import exports_in
+from tests.adaptation.test_adapt import EASY, classifier, random_texts, write
+from tests.calls import json_lines
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory) -> Path:
+    """A classifier that was adapted for ONNX Runtime with two threads."""
+    root = tmp_path_factory.mktemp("adapted")
+    original = classifier("bert", root / "original", 2)
+    texts = write(root / "texts.txt", random_texts(700))
+    options = [*EASY, "--backend", "onnx", "--int8", "none", "--threads", "2", "--output", root / "fast"]
+    assert main([str(part) for part in ("adapt", original, texts, *options)]) == 0
+    return root / "fast"
+
+
+@pytest.fixture
+def fast(adapted, tmp_path) -> Path:
+    """A copy that tests may change."""
+    return Path(shutil.copytree(adapted, tmp_path / "fast"))
+
+
+def test_the_backend_and_threads_of_adapt_are_the_default(fast, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("offramp.runtimes.loading.usable_threads", lambda: 4)
+    runner = offramp.load(fast)
+    assert (runner.backend, runner.stepper.threads) == ("onnx", 2)
+    assert (offramp.load(fast, threads=1).stepper.threads, offramp.load(fast, "torch").backend) == (1, "torch")
+    texts = write(tmp_path / "texts.txt", random_texts(40, seed=3))
+    by_default = json_lines(capsys, "predict", fast, texts)
+    assert by_default == json_lines(capsys, "predict", fast, texts, "--backend", "onnx")
+    assert main(["evaluate", str(fast), "--file", str(texts), "--no-live", "-o", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["machine"]["backend"] == "onnx"
+    capsys.readouterr()
+    assert main(["info", str(fast)]) == 0
+    out = capsys.readouterr().out
+    assert "runs in     onnx, 2 threads by default" in out
+    assert out.count("With 90 % confidence") == 2 and "  torch " in out and "  onnx " in out
+
+
+def test_fewer_cores_than_threads(fast, monkeypatch):
+    monkeypatch.setattr("offramp.runtimes.loading.usable_threads", lambda: 1)
+    assert offramp.load(fast).stepper.threads == 1
+
+
+def test_the_card_has_a_guarantee_per_backend(fast):
+    card = (fast / "README.md").read_text()
+    calibrated = offramp.load(fast).config.calibrated
+    onnx, torch_sentence = calibrated["sentence"], AdaptiveModel.from_pretrained(fast).config.calibrated["sentence"]
+    first = card.index(f'**ONNX Runtime float32** (`backend="onnx"`): {onnx}')
+    second = card.index("**PyTorch float32**")
+    assert first < second < card.index(torch_sentence, second)
+    assert "pip install 'offramp[onnx]'" in card
+    assert 'offramp.load("path/to/this/model")  # runs in ONNX Runtime' in card
+    assert "`onnx/calibration.json`" in card and "trust_remote_code=True" in card
+    policies = next(line for line in card.splitlines() if line.startswith("| Exit policy |"))
+    assert policies.startswith("| Exit policy | ONNX Runtime: risk model, threshold") and "; PyTorch: " in policies
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda fast: shutil.rmtree(fast / "onnx"), "has no onnx export"),
+        (lambda fast: (fast / "onnx" / "exit-4.onnx").write_bytes(b"no"), "cannot be loaded by onnxruntime"),
+    ],
+)
+def test_without_the_export_torch_is_used_and_one_line_says_why(damage, reason, fast, tmp_path, capsys):
+    damage(fast)
+    texts = write(tmp_path / "texts.txt", random_texts(5, seed=3))
+    assert main(["predict", str(fast), str(texts)]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 5
+    assert err.count("\n") == 1 and "was adapted for onnx, but runs in torch here: " in err and reason in err
+
+
+WITHOUT_ONNXRUNTIME = """
+import sys
+sys.modules["onnxruntime"] = None  # as if it were not installed
+from offramp.cli.main import main
+raise SystemExit(main(["predict", *sys.argv[1:]]))
+"""
+
+
+def test_without_onnxruntime_torch_is_used_and_the_extra_is_named(fast, tmp_path):
+    texts = write(tmp_path / "texts.txt", random_texts(5, seed=3))
+    command = [sys.executable, "-c", WITHOUT_ONNXRUNTIME, str(fast), str(texts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert len(done.stdout.splitlines()) == 5
+    assert done.stderr.count("\n") == 1 and "needs onnxruntime: pip install" in done.stderr
+
+
+def test_options_of_torch_use_torch(fast, caplog):
+    assert offramp.load(fast, dtype="float32").backend == "torch"
+    assert "was adapted for onnx, but runs in torch here: `dtype=` and `device=` are options of torch" in caplog.text
+
+
+# -- saving ---------------------------------------------------------------------------------------
+
+
+def test_exports_are_saved_with_an_unchanged_model(fast, tmp_path):
+    AdaptiveModel.from_pretrained(fast).save_pretrained(tmp_path / "copy")
+    again = offramp.load(tmp_path / "copy")
+    assert again.backend == "onnx" and again.config.calibrated == offramp.load(fast).config.calibrated
+    assert set(exports_in(tmp_path / "copy")) == {"onnx"}
+    texts = random_texts(20, seed=4)
+    assert (again.answer(texts).logits == offramp.load(fast).answer(texts).logits).all()
+
+
+def test_exports_of_other_weights_are_not_saved_and_a_warning_says_so(fast, tmp_path, caplog):
+    model = AdaptiveModel.from_pretrained(fast)
+    with torch.no_grad():
+        model.exits.head(4).classifier.bias += 1
+    model.save_pretrained(tmp_path / "changed")
+    assert f"{fast / 'onnx'} was not saved with the model" in caplog.text
+    assert not (tmp_path / "changed" / "onnx").exists()
+    caplog.clear()
+    assert offramp.load(tmp_path / "changed").backend == "torch" and caplog.text == ""
+
+
+# -- pickling -------------------------------------------------------------------------------------
+
+
+def label_all(batch, runner):
+    return {"layer": runner.answer(batch["text"], progress=False).layer.tolist()}
+
+
+@pytest.mark.parametrize("backend", ["onnx", "openvino", "torch"])
+def test_a_runner_can_be_pickled(backend, fast):
+    if backend == "openvino":
+        offramp.export(fast, random_texts(40), backend="openvino", int8="none")
+    runner = offramp.load(fast, backend, threads=1)
+    copy = pickle.loads(pickle.dumps(runner))
+    texts = random_texts(30, seed=6)
+    assert (copy.answer(texts).logits == runner.answer(texts).logits).all()
+    assert (copy.backend, copy.fingerprint, copy.stepper.threads) == (backend, runner.fingerprint, 1)
+
+
+def test_datasets_map_takes_a_runner(fast, tmp_path):
+    """In a separate process, because it starts workers."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, str(script), str(fast)], check=True, timeout=300, env=environment)
+
+
+SCRIPT = """
+import sys
+from datasets import Dataset
+import offramp
+from tests.adaptation.test_adapt import random_texts
+from tests.adaptation.test_defaults import label_all
+
+if __name__ == "__main__":
+    runner, texts = offramp.load(sys.argv[1], threads=1), random_texts(60, seed=7)
+    expected = runner.answer(texts).layer.tolist()
+    options = {"batched": True, "batch_size": 20, "num_proc": 2, "fn_kwargs": {"runner": runner}}
+    assert Dataset.from_dict({"text": texts}).map(label_all, **options)["layer"][:] == expected
+"""

@@ -1,0 +1,117 @@
+"""What `adapt` prints: its steps, the maximum length once, progress in logs; and what it refuses."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+import pytest
+
+from offramp.cli.main import main
+from offramp.core import progress
+from offramp.files.lock import locked
+from tests.adaptation.test_adapt import EASY, adapts, classifier, random_texts, write
+from tests.calls import fails
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return classifier("bert", tmp_path_factory.mktemp("models") / "original", 2)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    return write(tmp_path / "texts.txt", [*random_texts(600), *(f"good film {'plot ' * n}" for n in range(60, 90))])
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx"])
+def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, original, texts, tmp_path, capsys):
+    options = [*EASY, "--backend", backend, "--int8", "auto" if backend == "torch" else "none"]
+    assert main([str(part) for part in ("adapt", original, texts, *options, "-o", tmp_path / "fast")]) == 0
+    out, err = capsys.readouterr()
+    total = 5 if backend == "onnx" else 4
+    steps = re.findall(r"^Step (\d) of (\d): .*\.$", out, re.MULTILINE)
+    assert steps == [(str(number), str(total)) for number in range(1, total + 1)]
+    sentence = "The maximum length is 38 tokens (set it with --max-length if the model was trained with another); "
+    assert out.count(sentence + "30 of the 630 texts are longer and are truncated.") == 1
+    assert out.count("truncated") == 1 and "truncated" not in err
+    lines = out.splitlines()
+    assert len(lines) == len(set(lines))
+    assert lines[-2].startswith("CPU time for ") and ("than ordinary int8" in lines[-2]) is (backend == "onnx")
+    assert lines[-1].startswith(f"Wrote {tmp_path / 'fast'} with exits on layers")
+
+
+def test_progress_is_logged_without_a_terminal(original, texts, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "MIN_ELAPSED", 0.0)
+    assert main([str(part) for part in ("adapt", original, texts, *EASY, "-o", tmp_path / "fast")]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"^Training the exits: \d+ %, about \d+ s left$", err, re.MULTILINE)
+    for title in ("Running the encoder", "Recording the outputs of all exits", "Measuring the speed"):
+        assert re.search(rf"^{title}: \d+ %, about ", err, re.MULTILINE), title
+    assert "about" not in out  # results only
+
+
+def test_predictions_and_progress_do_not_mix(original, tmp_path, capsys, monkeypatch):
+    texts = write(tmp_path / "t.txt", random_texts(700))
+    adapts(capsys, original, texts, *EASY, "--output", tmp_path / "fast")
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    monkeypatch.setattr(progress, "MIN_ELAPSED", 0.0)
+    assert main(["predict", str(tmp_path / "fast"), str(texts)]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 700 and all(line.startswith("{") for line in out.splitlines())
+    assert "Predicting: " in err
+
+
+def test_silence_is_counted_over_passes(caplog, monkeypatch):
+    """Many short passes log as often as one long pass."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    progress.last_output.seconds = 100.0
+    with caplog.at_level(logging.INFO, logger=progress.LOGGER):
+        for _ in range(10):
+            with progress.Progress("Predicting", 2, "texts") as bar:
+                now[0] += 4
+                bar.update()
+                bar.update()
+    assert caplog.messages == ["Predicting: 50 %, about 4 s left"] * 2
+    progress.last_output.seconds = 0.0
+
+
+# -- options --------------------------------------------------------------------------------------
+
+
+def test_all_exits_may_be_named(original, texts, tmp_path, capsys):
+    out = adapts(capsys, original, texts, *EASY, "--exits", "all", "--output", tmp_path / "fast")
+    assert "train 3 early exits" in out
+    more = write(tmp_path / "more.txt", random_texts(700, seed=8))
+    out = adapts(capsys, tmp_path / "fast", more, *EASY, "--exits", "all", "--output", tmp_path / "again")
+    assert "train 3 early exits" in out
+
+
+def test_the_device_is_checked_and_used_for_both_models(original, texts, tmp_path, capsys):
+    out = ["--output", tmp_path / "fast"]
+    error = fails(capsys, "adapt", original, texts, *out, "--device", "cuda")
+    assert "Device 'cuda' is not available" in error and not (tmp_path / "fast").exists()
+    error = fails(capsys, "adapt", original, texts, *out, "--device", "cuda", "--backend", "onnx")
+    assert "Backend 'onnx' runs on the CPU. Remove --device." in error
+    adapts(capsys, original, texts, *EASY, *out, "--device", "cpu")
+
+
+@pytest.mark.parametrize("threads", [0, 5000])
+def test_impossible_thread_counts_are_named(threads, original, texts, tmp_path, capsys):
+    error = fails(capsys, "adapt", original, texts, "--threads", threads, "--output", tmp_path / "fast")
+    assert f"--threads must be between 1 and 4,096, got {threads:,}." in error
+
+
+def test_a_second_run_for_the_same_output_is_refused(original, texts, tmp_path, capsys):
+    output = tmp_path / "fast"
+    with locked(output):
+        for options in ([], ["--overwrite"], ["--resume"]):
+            error = fails(capsys, "adapt", original, texts, *EASY, "--output", output, *options)
+            assert f"Process {os.getpid()} is writing {output}; wait until it ends" in error
+    adapts(capsys, original, texts, *EASY, "--output", output)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fast", "texts.txt"]

@@ -1,0 +1,70 @@
+"""A model folder in plain transformers: with `trust_remote_code=True`, with and without offramp installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from offramp import AdaptiveModel
+from tests.tiny import adaptive
+
+WITH = """
+import sys
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+folder = sys.argv[1]
+assert "offramp" not in sys.modules
+AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+classify = pipeline("text-classification", model=folder, trust_remote_code=True)
+print(type(model).__module__, classify("a lovely film")[0]["label"])
+"""
+WITHOUT = f"""
+import sys
+sys.path.append({sysconfig.get_path("purelib")!r})  # without the editable install of offramp
+{WITH}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    root = tmp_path_factory.mktemp("remote")
+    adaptive("bert", root / "encoder", labels=["no", "yes"], policy="entropy:0.5").save_pretrained(root / "model")
+    return str(root / "model")
+
+
+def run(folder: str, code: str, *options: str, cache) -> subprocess.CompletedProcess:
+    environment = os.environ | {"HF_MODULES_CACHE": str(cache)}
+    command = [sys.executable, *options, "-c", code, folder]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+
+
+def test_with_offramp_installed_trust_remote_code_loads_the_model(folder, tmp_path):
+    done = run(folder, WITH, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    module, label = done.stdout.split()
+    (expected,) = AdaptiveModel.from_pretrained(folder).predict(["a lovely film"])
+    assert (module, label) == ("offramp.model.adaptive", expected.label)
+
+
+def test_without_offramp_transformers_names_the_package_to_install(folder, tmp_path):
+    done = run(folder, WITHOUT, "-S", cache=tmp_path)
+    assert done.returncode == 1
+    error = done.stderr.strip().splitlines()[-1]
+    assert "requires the following packages" in error and "offramp" in error and "pip install offramp" in error
+
+
+def test_the_code_is_two_names_and_the_guarantee_does_not_depend_on_it(folder, tmp_path):
+    config = json.loads((AdaptiveModel.from_pretrained(folder).config).to_json_string())
+    assert config["auto_map"]["AutoModelForSequenceClassification"] == "modeling_offramp.AdaptiveModel"
+    code = Path(folder, "modeling_offramp.py").read_text()
+    assert "from offramp import AdaptiveConfig, AdaptiveModel\n" in code and code.count("import") == 1
+    model = AdaptiveModel.from_pretrained(folder)
+    fingerprint = model.runner().fingerprint
+    del model.config.auto_map  # as in folders of earlier versions
+    assert model.runner().fingerprint == fingerprint
