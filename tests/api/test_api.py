@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import inspect
 import io
@@ -18,6 +19,7 @@ import pytest
 import offramp
 from offramp.api.options import arguments_of
 from offramp.api.train import train
+from offramp.calibration.risks import Guarantee
 from offramp.cli.main import COMMANDS, main
 from offramp.cli.wording import as_options, flags_of
 from offramp.data.input_data import resolve_input
@@ -78,6 +80,26 @@ def original(tmp_path_factory):
 def fast(original, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "fast"
     return offramp.adapt(original, random_texts(700), output=output, risk=0.2, confidence=0.9, epochs=4)
+
+
+def test_the_default_guarantee_is_the_same_everywhere():
+    defaults = [inspect.signature(function).parameters for function in (offramp.adapt, offramp.tune)]
+    values = {(parameters["risk"].default, parameters["confidence"].default) for parameters in defaults}
+    assert values == {(Guarantee().risk, Guarantee().confidence)} == {(0.02, 0.9)}  # calibrate uses Guarantee's
+    for command in ("adapt", "tune", "calibrate"):
+        text = " ".join(run_help(command).split())
+        assert "(default: 0.02)" in text and "confidence level (default: 0.9)" in text, command
+
+
+def run_help(command: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        main([command, "--help"])
+    return out.getvalue()
+
+
+def test_dir_lists_the_public_names():
+    names = [name for name in dir(offramp) if not name.startswith("__")]
+    assert names == sorted(offramp.__all__)
 
 
 def test_adapt_gives_a_guarantee_a_speedup_and_a_report(fast):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import runpy
+import shutil
+import subprocess
 import sys
 
 import pytest
 
+import offramp
 from tests.adaptation.test_adapt import classifier
 from tests.pages import DOCS
 from tests.reviews import rows
-from tests.tiny import save_encoder
+from tests.tiny import adaptive, save_encoder
 
 EXAMPLES = DOCS.parent / "examples"
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,6 +34,42 @@ def test_make_my_classifier_faster(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "at most 20 %" in printed and "On 80 new texts" in printed and "layer " in printed
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder with a single graph, and texts, some of them longer than the maximum length."""
+    root = tmp_path_factory.mktemp("one_file")
+    model = adaptive("bert", root / "encoder", labels=["no", "perhaps", "yes"], policy="entropy:0.6")
+    model.save_pretrained(root / "model")
+    texts = [text for text, _ in rows(70)] + ["good film " * 40]
+    offramp.export(root / "model", texts, int8="none", one_file="entropy:0.6")
+    (root / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    runner = offramp.load(root / "model", backend="onnx")
+    return root, [answer.to_dict() for answer in runner.predict(texts, policy="entropy:0.6")]
+
+
+def test_one_file_from_text(exported, monkeypatch, capsys):
+    root, expected = exported
+    run(monkeypatch, "one_file.py", root / "model", root / "texts.txt")
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert printed == [pytest.approx(prediction, abs=2e-6) for prediction in expected]
+    assert len({prediction["exit_layer"] for prediction in printed}) > 1
+
+
+def test_one_file_from_text_in_node(exported, tmp_path):
+    """Needs `npm install onnxruntime-node @huggingface/tokenizers` in the folder NODE_MODULES_PARENT."""
+    parent = os.environ.get("NODE_MODULES_PARENT")
+    if shutil.which("node") is None or parent is None:
+        pytest.skip("node or the packages of examples/one_file.mjs are not installed; set NODE_MODULES_PARENT")
+    root, expected = exported
+    script = tmp_path / "one_file.mjs"
+    script.write_text((EXAMPLES / "one_file.mjs").read_text())
+    (tmp_path / "node_modules").symlink_to(f"{parent}/node_modules")
+    command = ["node", str(script), str(root / "model"), str(root / "texts.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert printed == [pytest.approx(prediction, abs=2e-6) for prediction in expected]
 
 
 def test_compare_methods_on_mrpc(tmp_path, monkeypatch, capsys):

@@ -349,3 +349,14 @@ def test_scores_need_labels(run):
     trace = read_trace(run / "trace.safetensors")
     with pytest.raises(ValueError, match="no labels"):
         Scorer(replace(trace, labels=None), ("acc",))
+
+
+def test_the_policy_of_the_recipe_comes_first(encoders, glue, tmp_path, capsys):
+    model = tmp_path / "model"
+    options = ["--recipe", "pabee", "--task", "sst-2", "--data-dir", glue, "--epochs", "1", "--max-length", "16"]
+    assert main([str(part) for part in ("train", encoders["bert"], *options, "--output", model)]) == 0
+    assert "pabee 1.00" in capsys.readouterr().err  # the name of its stage, in the table of dev scores
+    assert main(["evaluate", str(model), "--no-live", "--output", str(tmp_path / "run")]) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert next(iter(results["policies"])) == "patience" and results["chosen"]["policy"].startswith("patience:")
+    assert capsys.readouterr().out.count("patience") > 0

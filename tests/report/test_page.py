@@ -324,6 +324,18 @@ def test_an_example_shows_its_layers_and_whether_it_is_right(show):
     assert text(page, "#examples .prediction") == "●····· prediction 4.42, label 4.50"
 
 
+def test_changed_predictions_come_first(show):
+    results = findings()
+    changed = {"text": "a fine mess", "answer": "positive", "score": 0.7, "exit_layer": 1, "expected": "negative"}
+    page = show(results | {"examples": results["examples"] | {"different": [changed]}})
+    tops = [
+        page.find_element("css selector", selector).location["y"]
+        for selector in ("header", "#different", "#curve", "#exits", "#examples")
+    ]
+    assert tops == sorted(tops) and "Predictions that differ" in text(page, "#different h2")
+    assert text(page, "#different .prediction b") and "Predictions that differ" not in text(page, "#examples")
+
+
 def test_hostile_texts_stay_texts(show):
     page = show(hostile())
     assert page.execute_script("return window.pwned") is None

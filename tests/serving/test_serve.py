@@ -167,6 +167,24 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/", {"inputs": []}, "inputs is empty; send at least one text."),
+        ("/", {"inputs": None}, "inputs must be a text or an object or a list, got null."),
+        ("/", {"inputs": ["a", 1]}, "inputs[1] must be a text or an object, got 1."),
+        ("/", {"inputs": [{"text": "a"}, {"txt": "b"}]}, "inputs[1].text is missing."),
+        ("/", {}, "inputs is missing."),
+        ("/predict", {"inputs": [[]]}, "inputs[0] is empty; send at least one text."),
+        ("/classify", {"input": []}, "input is empty; send at least one text."),
+        ("/v2/models/model/infer", {"inputs": []}, "inputs is empty; send at least one text."),
+    ],
+)
+def test_an_invalid_body_is_explained(server, path, body, message):
+    status, _, reply = post(server.url + path, body)
+    assert (status, reply) == (400, {"error": message, "error_type": "validation"})
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bodies_are_400_and_nothing_breaks(server, name):
     status, _, body = post(server.url, None, raw=HOSTILE[name])
@@ -349,6 +367,9 @@ def test_status_page(server, page_browser):
     browser.get(server.url)
     browser.execute_async_script("setTimeout(arguments[0], 1500)")  # the page updates once a second
     page = browser.find_element("css selector", "body").text
+    assert browser.execute_script("return count(1, 'thread') + count(2, 'thread')") == "1 thread2 threads"
+    assert "texts per second, last 10 s" in page and "texts answered" in page
+    assert int(browser.find_element("id", "answered").text) >= 5
     assert "torch float32" in page and "policy: entropy, threshold 0.9" in page and "layers, mean" in page
     bars = browser.find_elements("css selector", "#layers .bar")
     layers = json.loads(get(f"{server.url}/info")[1])["by_layer"]

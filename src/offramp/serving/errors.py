@@ -72,7 +72,11 @@ def _path(location: Sequence[Any]) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    """Return a short form of a value; lists and objects may be deeper than Python can format."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value[:60] if isinstance(value, str) else value, ensure_ascii=False, default=repr)
+    text = text.encode("utf-8", "replace").decode("utf-8")  # unpaired surrogates
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
