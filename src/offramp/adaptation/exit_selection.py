@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,7 +109,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         write_model(plan, model)
     model.name_or_path = str(plan.new_folder)
     outcome = calibrate_and_store(
-        Exporter(model, texts, with_exits(options, exported, layers), quiet=True),
+        Exporter(model, replace(texts, checked=[]), with_exits(options, exported, layers), quiet=True),
         best,
         plan.rows(plan.splits.test),
         plan.guarantee,
@@ -118,6 +118,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         plan.trace_file("export"),
         plan.options.output,
         Reference(test_trace.full, FULL_DEPTH, test_trace.about["model"]["fingerprint"]),
+        None if exported.checked is None else exported.checked.select(layers),
     )
     if outcome.policy is None or outcome.trace is None:
         raise NoGuarantee(f"{outcome.sentence} Use other texts if you try again.")

@@ -22,6 +22,7 @@ from offramp.policies import Policy
 __all__ = ["Seconds", "Timings", "time_policies", "timed_rows"]
 
 ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
+MIN_ROUNDS, MAX_SECONDS = 1, 60.0  # no further round after this time
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ def time_policies(
     wall: list[list[float]] = [[] for _ in entries]
     cpu: list[list[float]] = [[] for _ in entries]
     turns = [(turn, index) for turn in range(ROUNDS + 1) for index in range(len(entries))]
+    begin = time.monotonic()
     for turn, index in track(turns, "Measuring the speed"):
+        if turn > MIN_ROUNDS and index == 0 and time.monotonic() - begin > MAX_SECONDS:
+            break
         timed_runner, predict = entries[index]
         start, cpu_start = time.perf_counter(), time.process_time()
         for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):

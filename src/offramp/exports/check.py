@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,11 @@ class TorchComparison:
         full, lowest = 100 * self.agreement[-1], 100 * min(self.agreement)
         others = f" (at least {lowest:.1f} % at the other exits)" if len(self.agreement) > 1 else ""
         return f"same predictions as PyTorch for {full:.1f} % of {self.rows:,} texts{others}"
+
+    def select(self, layers: Sequence[int]) -> TorchComparison:
+        """Return the comparison of the exits on these layers."""
+        agreement = dict(zip(self.layers, self.agreement, strict=True))
+        return replace(self, layers=tuple(layers), agreement=tuple(agreement[layer] for layer in layers))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as saved with an export."""

@@ -38,6 +38,7 @@ from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
+from offramp.exports.check import TorchComparison
 from offramp.exports.exporter import MIN_AGREEMENT, ExportedGraphs, Exporter
 from offramp.exports.folder import check_export_folder, read_export
 from offramp.exports.options import ExportOptions, Texts
@@ -210,12 +211,15 @@ def calibrate_and_store(
     trace_file: Path,
     model_name: str | None = None,
     reference: Reference | None = None,
+    checked: TorchComparison | None = None,
 ) -> TuningOutcome:
     """Test the guarantee on an export with these exits, on separate rows; write both if it holds.
 
-    `reference` are the predictions of the full model in torch, if they are known already.
+    `reference` are the predictions of the full model in torch, and `checked` is the comparison of these exits with
+    torch, if they are known already.
     """
     exported = exporter.make()
+    exported = exported if checked is None else replace(exported, checked=checked)
     runner, layers = exporter.runner(exported), tuple(point.layer for point in exporter.points)
     trace = obtain_trace(runner, data, trace_file, quiet=exporter.quiet, reference=reference)
     chosen, evidence = choose_with_guarantee(
