@@ -90,7 +90,7 @@ def by_command_line(trial: Trial, folder: Path, risk: float, node: Path | None, 
     _request(server, folder, transcript)
 
 
-PYTHON = '''\
+PYTHON = """\
 import logging
 import sys
 from multiprocessing import Process
@@ -113,7 +113,7 @@ def main(risk, max_length):
 
 if __name__ == "__main__":
     main(float(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None)
-'''
+"""
 SERVE = """\
 import offramp
 
@@ -183,7 +183,7 @@ def _request(server: subprocess.Popen[str], folder: Path, transcript: Transcript
 
 
 def measure(folder: Path, trial: Trial) -> dict[str, Any]:
-    """Return predictions that differ and CPU seconds on the fresh texts, for the pipeline, ordinary int8 and offramp."""
+    """Return predictions that differ and CPU seconds on the fresh texts: pipeline, ordinary int8 and offramp."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
