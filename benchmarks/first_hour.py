@@ -270,7 +270,9 @@ def run_trial(trial: Trial, mode: str, risk: float, root: Path, node: Path | Non
     {"cli": by_command_line, "python": by_python}[mode](trial, folder, risk, node, transcript)
     minutes = (time.monotonic() - transcript.start) / 60
     silence, before = max(transcript.silences)
-    summary = next(line[9:] for line in transcript.lines if "CPU time for" in line)
+    lines = [line[9:] for line in transcript.lines]
+    first = next(index for index, line in enumerate(lines) if line.startswith("CPU time for"))
+    summary = lines[first : first + 5]
     record = {
         "trial": trial.name,
         "mode": mode,

@@ -17,7 +17,7 @@ HEAD = """\
 
 Two classifiers that were fine-tuned without offramp, with the Trainer of transformers and all-MiniLM-L6-v2, then
 adapted with `offramp adapt my-classifier texts.txt --backend onnx --threads 1`, used, exported and served, from an
-empty folder. Written by `benchmarks/write_first_hour.py` from the records of `benchmarks/first_hour.py`; the transcripts
+empty folder. Written by `benchmarks/write_first_hour.py` from the records of `benchmarks/first_hour.py`; transcripts
 of everything that was printed are beside the records.
 
 *Changed predictions* are counted on texts that nothing has seen, compared with the Hugging Face pipeline. *CPU time* is
@@ -33,10 +33,13 @@ def main() -> None:
     """Write the page."""
     records = [json.loads(file.read_text("utf-8")) for file in sorted(RESULTS.glob("*.json"))]
     rows = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *map(row, records)]
-    sentences = [f"- {TITLES[record['trial']]}, {100 * record['risk']:g} %: {record['summary']}" for record in records]
+    printed = []
+    for record in records:
+        lines = "\n".join(record["summary"])
+        printed.append(f"{TITLES[record['trial']]}, {100 * record['risk']:g} %:\n\n```text\n{lines}\n```\n")
     machine = "; ".join(sorted({f"{record['cpu']}, {record['date']}" for record in records}))
     footer = f"\nMachine: {machine}. Minutes cover everything, from adapting to serving.\n"
-    text = HEAD + "\n".join(rows) + "\n" + footer + "\n## What `adapt` printed\n\n" + "\n".join(sentences) + "\n"
+    text = HEAD + "\n".join(rows) + "\n" + footer + "\n## What `adapt` printed\n\n" + "\n".join(printed)
     PAGE.write_text(text, "utf-8")
 
 

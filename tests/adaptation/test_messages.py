@@ -40,7 +40,11 @@ def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, orig
     assert out.count("truncated") == 1 and "truncated" not in err
     lines = out.splitlines()
     assert len(lines) == len(set(lines))
-    assert lines[-2].startswith("CPU time for ") and ("than ordinary int8" in lines[-2]) is (backend == "onnx")
+    summary = lines[next(index for index, line in enumerate(lines) if line.startswith("CPU time for ")) : -1]
+    times = [float(line.split(" s  ")[0]) for line in summary[1:] if " s  " in line]
+    assert len(summary) == (5 if backend == "onnx" else 3) and len(times) >= len(summary) - 2
+    assert "original in PyTorch float32" in summary[1] and "fast in " in summary[-1 if backend == "torch" else 3]
+    assert ("ordinary int8: original in ONNX Runtime int8-dynamic" in summary[2]) is (backend == "onnx")
     assert lines[-1].startswith(f"Wrote {tmp_path / 'fast'} with exits on layers")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from offramp.adaptation.baselines import Baseline, ordinary_int8, policy_with_agreement
 from offramp.adaptation.exit_selection import ExitSelection
@@ -36,7 +37,7 @@ class MeasuredSpeed:
 
     speedup: float
     over_int8: float | None
-    sentence: str
+    text: str
 
 
 def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> MeasuredSpeed:
@@ -82,31 +83,33 @@ def _describe(
     baseline: Baseline | None,
     equal: Seconds | None,
 ) -> MeasuredSpeed:
-    """Return the ratios of CPU seconds (on an accelerator: of seconds) and their sentence."""
+    """Return the ratios of CPU seconds (on an accelerator: of seconds) and a list of them as text."""
     on_cpu = runner.device.type == "cpu"
     own, plain = (_seconds(entry, on_cpu) for entry in (timings.policies[0], timings.full[0]))
-    threads, name = runner.stepper.threads, short_name(plan.model_name)
-    machine = f"{threads} thread{'s' if threads > 1 else ''}, {cpu_name()}" if on_cpu else str(runner.device)
-    title = f"{RUNTIMES[runner.backend].title} {runner.dtype}, {machine}"
-    sentence = (
-        f"{'CPU time' if on_cpu else 'Time'} for {len(timings.rows):,} of the test texts ({title}): {own:.2f} s, "
-        f"{_ratio(own, plain)} than {name} in PyTorch float32 ({plain:.2f} s)"
-    )
     if own > plain:
         logger.warning("The adapted model is slower than the original here; try another `batch=` or `backend=`.")
+    name, output, title = short_name(plan.model_name), Path(plan.options.output).name, RUNTIMES[runner.backend].title
+    threads = runner.stepper.threads
+    machine = f"{threads} thread{'s' if threads > 1 else ''}, {cpu_name()}" if on_cpu else str(runner.device)
+    lines = [
+        f"{'CPU time' if on_cpu else 'Time'} for {len(timings.rows):,} of the test texts, {machine}:",
+        f"{plain:7.2f} s  {name} in PyTorch float32",
+    ]
+    result = f"{output} in {title} {runner.dtype}, {100 * agreement:.1f} % same predictions: {_ratio(own, plain)} time"
     if baseline is None:
-        return MeasuredSpeed(plain / own, None, f"{sentence}. {100 * agreement:.1f} % of the predictions are {name}'s.")
-    full = _seconds(timings.full[1], on_cpu)
-    sentence += (
-        f" and {_ratio(own, full)} than ordinary int8, {baseline.runner.dtype} without early exits ({full:.2f} s). "
-        f"{100 * agreement:.1f} % of the predictions are {name}'s; with ordinary int8 {100 * baseline.agreement:.1f} %"
-    )
+        return MeasuredSpeed(plain / own, None, "\n".join([*lines, f"{own:7.2f} s  {result}"]))
+    full, same = _seconds(timings.full[1], on_cpu), f"{100 * baseline.agreement:.1f} % same predictions"
+    lines += [
+        f"{full:7.2f} s  ordinary int8: {name} in {title} {baseline.runner.dtype}, {same}",
+        f"{own:7.2f} s  {result} than PyTorch, {_ratio(own, full)} than ordinary int8",
+    ]
     if equal is None:
-        sentence += ", which no threshold reaches."
+        lines.append(f"           {output} does not reach the agreement of ordinary int8 with any threshold")
     else:
-        ratio = _ratio(_seconds(equal, on_cpu), full)
-        sentence += f", and with a threshold for the same agreement, early exits take {ratio}."
-    return MeasuredSpeed(plain / own, full / own, sentence)
+        seconds = _seconds(equal, on_cpu)
+        ratio = _ratio(seconds, full)
+        lines.append(f"{seconds:7.2f} s  {output} with a threshold for {same}: {ratio} than ordinary int8")
+    return MeasuredSpeed(plain / own, full / own, "\n".join(lines))
 
 
 def _ratio(seconds: float, other: float) -> str:

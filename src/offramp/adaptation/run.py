@@ -93,7 +93,7 @@ def _run(plan: AdaptPlan) -> AdaptOutcome:
     assert runner.config.calibrated is not None
     measured = write_report(plan, selection, runner)
     sentence = runner.config.calibrated["sentence"]
-    return AdaptOutcome(selection.layers, sentence, measured.sentence, measured.speedup, measured.over_int8)
+    return AdaptOutcome(selection.layers, sentence, measured.text, measured.speedup, measured.over_int8)
 
 
 def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> None:

@@ -32,7 +32,7 @@ class AdaptResult:
         guarantee: the guarantee as a sentence, or None.
         speedup: CPU time of the original model in PyTorch divided by this model's, or None.
         speedup_over_int8: the same for ordinary int8 without early exits in the same runtime; None for torch.
-        measured: the measured times as a sentence, with the machine.
+        measured: the measured times as text, with the machine.
         reason: why there is no faster model, or None.
     """
 

@@ -95,6 +95,6 @@ def run(args: argparse.Namespace) -> int:
     to_folder = args.engine == "ray" or args.format in BENCHMARKS
     output = args.output if to_folder or args.output not in (None, "-") else sys.stdout
     result = arguments.call(predict, args, texts=files, output=output)
-    if to_folder:
+    if output is not sys.stdout:
         echo(str(result), args.output)
     return 0

@@ -20,7 +20,7 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
         f"{name}",
         f"  backbone    {backbone}, {size['backbone']:,} parameters",
         f"  task        {facts['problem'].replace('_', ' ')}: {shown}",
-        f"  policy      {parse(facts['policy']).describe()}",
+        f"  policy      {parse(facts['policy']).describe()}{' (torch)' if facts['exports'] else ''}",
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
     if facts["adapted_for"]:
