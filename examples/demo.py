@@ -78,9 +78,9 @@ def relative(path: Path) -> str:
     return str(path.relative_to(current) if path.is_relative_to(current) else path)
 
 
-def show_sentences(folder: Path, backend: str) -> None:
+def show_sentences(folder: Path) -> None:
     """Print the exit layer and the prediction of each sentence."""
-    runner = offramp.load(folder, backend)
+    runner = offramp.load(folder)
     depth = runner.config.num_layers
     for answer, sentence in zip(runner.predict(SENTENCES), SENTENCES, strict=True):
         bar = "●" * answer.exit_layer + "·" * (depth - answer.exit_layer)
@@ -109,14 +109,14 @@ def main() -> None:
     guarantee = ["--risk", "0.05", "--confidence", "0.95", "--backend", BACKEND]
     run_command("adapt", relative(model), relative(texts), *guarantee, "--overwrite", "--output", relative(fast))
     console.print(f"3. Evaluation on {DEV:,} held-out sentences.\n")
-    rows = ["--file", relative(dev_file), *columns, "--backend", BACKEND, "--reference", relative(model)]
+    rows = ["--file", relative(dev_file), *columns, "--reference", relative(model)]
     run_command("evaluate", relative(fast), *rows, "--overwrite", "--output", relative(run))
-    show_sentences(fast, BACKEND)
+    show_sentences(fast)
     console.print(f"\nReport, with the changed predictions first: {relative(fast / 'report.html')}")
     console.print(f"The model is in {relative(fast)}. Try it:")
-    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {relative(fast)} --backend {BACKEND} -")
+    console.print(f"  echo 'a quiet little wonder' | .venv/bin/offramp predict {relative(fast)} -")
     console.print("Serve it with its guarantee audited, and open http://127.0.0.1:8000:")
-    console.print(f"  .venv/bin/offramp serve {relative(fast)} --backend {BACKEND} --audit 0.01")
+    console.print(f"  .venv/bin/offramp serve {relative(fast)} --audit 0.01")
 
 
 if __name__ == "__main__":

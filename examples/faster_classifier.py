@@ -39,7 +39,7 @@ def main() -> None:
     print(fast.measured)
 
     # 2. Compare it with the original classifier on texts that `adapt` has not seen.
-    check = offramp.evaluate(options.output, new, backend=options.backend, reference=options.model, live=False)
+    check = offramp.evaluate(options.output, new, reference=options.model, live=False)
     chosen = check.results.chosen
     print(
         f"On {len(new)} new texts: {chosen.agreement:.1%} same predictions, {chosen.mean_layers:.2f} layers on average."

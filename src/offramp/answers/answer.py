@@ -127,7 +127,7 @@ class ModelCard:
     tag: str  # pipeline tag on the Hub
     title: str
     usage: str
-    auto: str  # transformers classes that can load it
+    transformers: str  # code that loads it with transformers
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,11 @@ CLASSIFIER_CARD = ModelCard(
     """\
 for answer in model.predict(["a text", "another text"]):
     print(answer.label, answer.score, answer.exit_layer)""",
-    '`AutoModelForSequenceClassification` or `pipeline("text-classification")`',
+    """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", "path/to/this/model", trust_remote_code=True)
+print(classify("a text"))""",
 )
 
 

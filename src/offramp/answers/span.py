@@ -74,7 +74,10 @@ class Span(AnswerType):
         """\
 for answer in model.predict([("a question", "its context")]):
     print(answer.text, answer.score, answer.exit_layer)""",
-        "`AutoModelForQuestionAnswering`",
+        """\
+from transformers import AutoModelForQuestionAnswering
+
+model = AutoModelForQuestionAnswering.from_pretrained("path/to/this/model", trust_remote_code=True)""",
     )
 
     def check_config(self, labels: int, ramp: str | None) -> None:

@@ -38,8 +38,11 @@ model = offramp.load("path/to/this/model"){backend_note}
 {usage}
 ```
 
-With transformers, in PyTorch: load it with {auto} after `import offramp`, or with `trust_remote_code=True`. Both need
-offramp.
+With transformers, in PyTorch (offramp must be installed):
+
+```python
+{transformers}
+```
 
 A {layers}-layer `{family}` encoder with {count} exits, built with offramp. Easy inputs exit at an early layer; hard \
 inputs run through all layers.
