@@ -47,7 +47,7 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     options = EvaluationOptions(live=False, tolerance=plan.guarantee.tolerance)
     scorer = Scorer(trace, data.metrics, None, options.tolerance)
     results = build_results(scorer, runner, data, plan_evaluation(runner, options), options)
-    rows = timed_rows(len(data.rows.texts))
+    rows = timed_rows(data.rows.texts)
     baseline = ordinary_int8(plan, trace, rows)
     equal = None
     if baseline is not None:

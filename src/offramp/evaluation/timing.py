@@ -14,7 +14,7 @@ from torch import Tensor
 
 from offramp.core.batch import Batch
 from offramp.core.loop import run
-from offramp.core.progress import track
+from offramp.core.progress import Progress
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
@@ -23,6 +23,8 @@ __all__ = ["Seconds", "Timings", "time_policies", "timed_rows"]
 
 ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
 MIN_ROUNDS, MAX_SECONDS = 1, 60.0  # no further round after this time
+TOTAL_CHARACTERS, MAX_CHARACTERS = 250_000, 2_000  # of all timed texts, and of a text, the rest of which is truncated
+MIN_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,18 @@ class Timings:
     policies: list[Seconds]
 
 
-def timed_rows(count: int, rows: int = ROWS) -> NDArray[np.int64]:
-    """Return the indices of the rows that are timed, spread over the data."""
-    return np.unique(np.linspace(0, count - 1, min(rows, count)).astype(np.int64))
+def timed_rows(texts: Sequence[Text]) -> NDArray[np.int64]:
+    """Return the indices of the rows that are timed, spread over the data: fewer if the texts are long."""
+    sizes = [min(len(text) if isinstance(text, str) else sum(map(len, text)), MAX_CHARACTERS) for text in texts]
+    rows = min(ROWS, len(texts), max(MIN_ROWS, int(TOTAL_CHARACTERS / max(1.0, float(np.mean(sizes))))))
+    return np.unique(np.linspace(0, len(texts) - 1, rows).astype(np.int64))
 
 
 def time_policies(
     runner: Runner, texts: Sequence[Text], policies: Sequence[Policy], full: Sequence[Runner] = ()
 ) -> Timings:
     """Time every policy, and models at full depth: the plain encoder of `runner`, or those of other models (`full`)."""
-    indices = timed_rows(len(texts))
+    indices = timed_rows(texts)
     timed = [texts[index] for index in indices]
     full = full or [runner]
     entries: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(model, model.stepper.full_model) for model in full]
@@ -61,18 +65,20 @@ def time_policies(
     cpu: list[list[float]] = [[] for _ in entries]
     turns = [(turn, index) for turn in range(ROUNDS + 1) for index in range(len(entries))]
     begin = time.monotonic()
-    for turn, index in track(turns, "Measuring the speed"):
-        if turn > MIN_ROUNDS and index == 0 and time.monotonic() - begin > MAX_SECONDS:
-            break
-        timed_runner, predict = entries[index]
-        start, cpu_start = time.perf_counter(), time.process_time()
-        for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):
-            with timed_runner.stepper.inference_mode():
-                for batch in chunk.batches():
-                    predict(batch).cpu()
-        if turn:
-            wall[index].append(time.perf_counter() - start)
-            cpu[index].append(time.process_time() - cpu_start)
+    with Progress("Measuring the speed", len(turns) * len(timed), "texts") as progress:
+        for turn, index in turns:
+            if turn > MIN_ROUNDS and index == 0 and time.monotonic() - begin > MAX_SECONDS:
+                break
+            timed_runner, predict = entries[index]
+            start, cpu_start = time.perf_counter(), time.process_time()
+            for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):
+                with timed_runner.stepper.inference_mode():
+                    for batch in chunk.batches():
+                        predict(batch).cpu()
+                        progress.update(len(batch.ids))
+            if turn:
+                wall[index].append(time.perf_counter() - start)
+                cpu[index].append(time.process_time() - cpu_start)
     medians = [Seconds(*map(statistics.median, rounds)) for rounds in zip(wall, cpu, strict=True)]
     return Timings(indices, medians[: len(full)], medians[len(full) :])
 

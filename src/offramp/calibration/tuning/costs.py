@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.core.progress import track
+from offramp.core.progress import Progress
 from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
@@ -43,9 +43,10 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
     segment_seconds = np.zeros((len(stepper.exits), len(sizes), ROUNDS))
     full_seconds = np.zeros((len(sizes), ROUNDS))
     exit_seconds = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
-    with stepper.inference_mode():
+    work = int(sizes.sum()) * (ROUNDS + 1)
+    with stepper.inference_mode(), Progress("Measuring the exits", work, "rows") as progress:
         begin = time.monotonic()
-        for turn in track(range(-1, ROUNDS), "Measuring the exits", "rounds"):  # the first one is a warm-up
+        for turn in range(-1, ROUNDS):  # the first one is a warm-up
             if turn >= MIN_ROUNDS and time.monotonic() - begin > MAX_SECONDS:
                 break
             rounds = turn + 1
@@ -65,6 +66,7 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
                         policy.step(output, None)[0].numpy()
                         state = stepper.keep(state, np.arange(int(rows)))
                         exit_seconds[index, column, turn] = time.perf_counter() - start
+                progress.update(int(rows))
     segments, full = np.median(segment_seconds[..., :rounds], axis=2), np.median(full_seconds[:, :rounds], axis=1)
     overhead = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
     decisions = np.median(exit_seconds[..., :rounds], axis=(0, 2))
