@@ -27,7 +27,7 @@ function padded(rows, pad, length) {
   return new Tensor("int64", BigInt64Array.from(values, BigInt), [rows.length, length]);
 }
 
-const texts = readFileSync(file, "utf8").split("\n");
+const texts = readFileSync(file, "utf8").split("\n").map((line) => line.replace(/\r$/, ""));
 if (texts.at(-1) === "") texts.pop();
 for (let start = 0; start < texts.length; start += BATCH) {
   const rows = texts.slice(start, start + BATCH).map(encode);

@@ -31,7 +31,7 @@ def main(folder: Path, file: Path) -> None:
     # a higher max_layers than the model has means no limit
     options = {"threshold": np.array(float(settings["threshold"]), np.float32), "max_layers": np.array(1000)}
     inputs = {node.name for node in session.get_inputs()}
-    texts = file.read_text("utf-8").splitlines()
+    texts = [line.removesuffix("\r") for line in file.read_text("utf-8").removesuffix("\n").split("\n")]
     for start in range(0, len(texts), BATCH):
         encoded = tokenizer.encode_batch(texts[start : start + BATCH])
         tokens = {

@@ -88,9 +88,9 @@ def test_predict_writes_tsv_and_files(model, texts, tmp_path, capsys):
     out = tmp_path / "answers.tsv"
     assert main(["predict", model, texts, "--output", str(out), "--all-scores"]) == 0
     lines = out.read_text().splitlines()
-    assert lines[0] == "label\tscore\texit_layer\tno\tperhaps\tyes"
+    assert lines[0] == "label\tscore\texit_layer\tscore_no\tscore_perhaps\tscore_yes"
     assert len(lines) == 4
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"Wrote {out}: 3 rows.\n"
     rows = json_lines(capsys, "predict", model, texts)
     assert [line.split("\t")[0] for line in lines[1:]] == [row["label"] for row in rows]
     assert [int(line.split("\t")[2]) for line in lines[1:]] == [row["exit_layer"] for row in rows]

@@ -54,7 +54,7 @@ def test_the_extension_sets_the_format(ending, model, reviews, tmp_path, capsys)
     assert [row["label"] for row in rows] == [row["label"] for row in expected]
     assert [row["exit_layer"] for row in rows] == [row["exit_layer"] for row in expected]
     assert [row["score"] for row in rows] == pytest.approx([row["score"] for row in expected], abs=1e-6)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"Wrote {output}: 3 rows.\n"
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,14 @@ NUM_SCALE_TEXTS = 256
 
 @dataclass(frozen=True)
 class Baseline:
-    """A full-depth model, and how often its predictions are the original's on the timed texts."""
+    """A full-depth model, and on which rows its predictions are the original's."""
 
     runner: Runner
-    agreement: float
+    agrees: dict[int, bool]
+
+    def agreement(self, rows: NDArray[np.int64]) -> float:
+        """Return the fraction of these rows whose predictions are the original's."""
+        return float(np.mean([self.agrees[int(row)] for row in rows]))
 
 
 def ordinary_int8(plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64]) -> Baseline | None:
@@ -49,7 +53,7 @@ def ordinary_int8(plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64]) -> Bas
     runner = exporter.runner(exporter.make())
     answers = runner.answer([plan.splits.test[row] for row in rows], policy="never", quiet=True).values
     changed = trace.answer_type.differ(answers, trace.expected[rows], plan.guarantee.tolerance)
-    return Baseline(runner, float(1 - changed.mean()))
+    return Baseline(runner, dict(zip(rows.tolist(), (~changed).tolist(), strict=True)))
 
 
 def policy_with_agreement(

@@ -91,13 +91,10 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     options = ExportOptions(tuning.backend, plan.options.int8, force=True, threads=tuning.threads)
     # no texts that the guarantee is tested on
     texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
-    plan.model.save_pretrained(full_folder)
+    plan.model.save_pretrained(full_folder, exports=False)
     plan.model.name_or_path = str(full_folder)
     plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
-    exporter = Exporter(plan.model, texts, options)
-    exports = exporter.make_all()
-    plan.log_step(4, f"select the fastest exits{' and precision' if len(exports) > 1 else ''} on {_selection(plan)}.")
-    exported, best = _fastest_export(plan, exporter, exports)
+    exported, best = _fastest_export(plan, Exporter(plan.model, texts, options))
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
@@ -125,9 +122,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     return ExitSelection(tuple(layers), outcome.trace)
 
 
-def _fastest_export(
-    plan: AdaptPlan, exporter: Exporter, exports: list[ExportedGraphs]
-) -> tuple[ExportedGraphs, Candidate]:
+def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate]:
     """Return the export with the fastest exits within the risk, and these exits.
 
     The differences of int8 are part of the risk. A precision that uses up nearly all of it at full depth is left out,
@@ -135,20 +130,26 @@ def _fastest_export(
     """
     from offramp.calibration.tuning.run import search_exits
 
+    exports = exporter.make_all()
+    plan.log_step(4, f"select the fastest exits{' and precision' if len(exports) > 1 else ''} on {_selection(plan)}.")
     selected: tuple[ExportedGraphs, Candidate] | None = None
     early, hints = range(len(exporter.points) - 1), list[str]()
     data, tuning = plan.rows(plan.splits.selection), plan.options.tuning
     reference = reference_for(exporter.runner(exports[0]), data.rows.texts)
     for exported in exports:
         found = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
-        hints += found.hints if exported is exports[0] else ()
-        if found.best is None or not _may_pass(plan, found.full_depth_risk):
-            reason = f"{100 * found.full_depth_risk:.1f} % changed predictions at full depth"
-            logger.info("%s: not within the risk (%s).", exported.precision, reason)
-            continue
-        logger.info("%s: %s.", exported.precision, describe_candidate(found.best, found.layers))
-        if selected is None or found.best.seconds < selected[1].seconds:
-            selected = exported, found.best
+        if not _may_pass(plan, found.full_depth_risk):
+            changed = f"Without early exits it already changes {100 * found.full_depth_risk:.1f} % of the predictions"
+            reason = f"{exported.precision}: left out. {changed}, so the test of the guarantee would probably fail."
+            hints += [reason, "Use `int8='none'`."] if len(exports) == 1 else []
+            logger.info("%s", reason)
+        elif found.best is None:
+            hints += found.hints if exported is exports[0] else ()
+            logger.info("%s: no early exits within the risk.", exported.precision)
+        else:
+            logger.info("%s: %s.", exported.precision, describe_candidate(found.best, found.layers))
+            if selected is None or found.best.seconds < selected[1].seconds:
+                selected = exported, found.best
     if selected is None:
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
     return selected

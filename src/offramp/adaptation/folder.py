@@ -36,7 +36,7 @@ def _notes(plan: AdaptPlan) -> str:
     """Return the section of the model card besides the guarantee."""
     unknown = "" if plan.is_training_known else " It is not known which texts that model was trained on."
     return (
-        f"## Training\n\nMade by `offramp adapt` from {short_name(plan.model_name)}, whose encoder and last exit are "
-        f"unchanged, without labels: {plan.splits.describe()}.{unknown} `report.html` shows where texts exit and which "
-        "predictions differ."
+        f"## Training\n\nCreated with `offramp adapt` from {short_name(plan.model_name)}, without labels. The encoder "
+        f"and the classification head are unchanged. {plan.splits.describe()}.{unknown} `report.html` shows which "
+        "predictions differ and where texts exit."
     )

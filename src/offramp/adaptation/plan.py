@@ -26,8 +26,7 @@ __all__ = ["AdaptOptions", "AdaptPlan", "NoGuarantee"]
 
 logger = logging.getLogger("offramp")
 
-ORIGIN = "of your texts, used for nothing else"
-UNKNOWN_ORIGIN = f"{ORIGIN}; the model may have been trained on some of them"
+ORIGIN = "that were not used to train or select the exits"
 
 
 class NoGuarantee(Exception):
@@ -66,7 +65,9 @@ class AdaptPlan:
     @property
     def origin(self) -> str:
         """Description of the test rows in the guarantee's sentence."""
-        origin = ORIGIN if self.is_training_known else UNKNOWN_ORIGIN
+        origin = ORIGIN
+        if not self.is_training_known:
+            origin += f"; it is not known whether {short_name(self.model_name)} was trained on some of them"
         return origin if self.truncated_to is None else f"{origin}; truncated to {self.truncated_to} tokens"
 
     @property

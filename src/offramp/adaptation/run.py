@@ -102,6 +102,8 @@ def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> 
     for what, path in inputs:
         if path.exists() and path.resolve().is_relative_to(output.resolve()):
             raise BadValue(f"{output} contains {what} to adapt; choose another folder with `output=`.")
+        if path.is_dir() and output.resolve().is_relative_to(path.resolve()):
+            raise BadValue(f"{output} lies in the folder of {what}; choose another folder with `output=`.")
     check_output_path(output, overwrite)
 
 

@@ -84,7 +84,7 @@ def calibrate(
     from offramp.calibration.risks import Guarantee
     from offramp.calibration.run import CalibrationOptions, check_folder
     from offramp.calibration.run import calibrate as run
-    from offramp.runtimes.loading import load
+    from offramp.runtimes.loading import adapted_for, load
 
     check_counts(threads=threads)
     for name, value in (("risk_type", risk_type), ("risk", risk), ("confidence", confidence), ("test", test)):
@@ -102,6 +102,7 @@ def calibrate(
     names = (policy,) if isinstance(policy, str) else tuple(policy)
     options = CalibrationOptions(names, per_exit, speedup, temperature)
     rows = data_options(texts, labels, data)
+    backend = backend or adapted_for(model).backend  # no fallback: the result is written for this backend
     runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
     file = None if trace is None else Path(trace)
     return run(runner, rows, guarantee, options, trace_file=file, reference=reference, announce=announce)

@@ -71,8 +71,8 @@ def export(
         texts: texts, a table or a file, for quantization scales and for the comparison; None for rows of the training
             run.
         backend: "onnx" or "openvino".
-        int8: activation scales: "static", "token", "dynamic" or "none" (float32); None for the fastest of static and
-            token that preserves predictions.
+        int8: activation scales: "static", "token", "dynamic" or "none" (float32); None or "auto" for the fastest of
+            static and token that preserves predictions.
         smooth: move activation outliers into the weights.
         exits: layers of the exits to keep; None for all.
         one_file: also write a single graph with early exits, with this exit policy (True for the calibrated one).
@@ -100,6 +100,7 @@ def export(
 
     check_counts(threads=threads)
     folder, one_file = Path(model), None if one_file is False else one_file
+    int8 = None if int8 == "auto" else int8
     if one_file is not None and backend != "onnx":
         raise BadValue("`one_file=` writes an ONNX graph, which OpenVINO reads too; remove `backend=`.")
     if one_file is not None and (folder / "onnx").is_dir() and not overwrite:

@@ -195,6 +195,8 @@ def _predict_here(
     check_format(written["format"])
     if isinstance(target, Path):
         check_output_path(target, overwrite)
+        if rows is not None and not rows.in_memory and _is_inside(target, Path(rows.source.file)):
+            raise BadValue(f"{target} lies in the folder that is read; choose another place with `output=`.")
         written = written | {"format": output_format(target, written["format"])}
     runner = load()
     runner.config.answer_type.check_scores(written["all_scores"])
@@ -212,6 +214,10 @@ def _predict_here(
     return JobResult(Path(name), write_stream(table, target, written["format"] or "jsonl", name))
 
 
+def _is_inside(path: Path, folder: Path) -> bool:
+    return folder.is_dir() and path.resolve().is_relative_to(folder.resolve())
+
+
 def _row_fields(
     runner: Runner, texts: Any, rows: InputData | None, id_column: str | None, with_text: bool
 ) -> RowFields:
@@ -219,14 +225,14 @@ def _row_fields(
     from offramp.data.row_fields import ID, RowFields
 
     config = runner.config
-    if rows is None:
-        if id_column is not None:
-            raise BadValue("`id_column=` is only for files and tables, not for an iterator of texts.")
-    elif id_column is None and rows.source.file != "-" and ID in (rows.columns() or ()):
+    if rows is None and id_column is not None:
+        raise BadValue("`id_column=` is only for files and tables, not for an iterator of texts.")
+    required = id_column is not None
+    if rows is not None and id_column is None and rows.has_ids(ID):
         id_column = ID
     names = config.answer_type.inputs or (("text", "pair") if config.reads_pairs is not False else ("text",))
     if id_column is not None and rows is not None:
-        return RowFields(rows.read_with_ids(config.inputs, id_column), True, names if with_text else ())
+        return RowFields(rows.read_with_ids(config.inputs, id_column, required), True, names if with_text else ())
     examples = texts if rows is None else rows.read(config.inputs)
     return RowFields(((None, text) for text in examples), False, names if with_text else ())
 

@@ -98,7 +98,10 @@ def serve(
     key = _key(api_key, None if api_key_file is None else Path(api_key_file))
     check_counts(threads=threads)
     server_socket = _listen(host, port)
-    threads = threads or min(adapted_for(model).threads or usable_threads(), usable_threads())
+    adapted = adapted_for(model)
+    if threads is None and backend in (None, adapted.backend) and adapted.threads is not None:
+        threads = min(adapted.threads, usable_threads())
+    threads = threads or usable_threads()
     with server_socket, _responsive():
         runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
         metrics = Metrics()

@@ -1,7 +1,8 @@
 """Make a fine-tuned classifier faster, with a guarantee on its predictions. No labels are needed.
 
 MODEL is a fine-tuned classifier or regression model. TEXTS is a file with a few thousand texts (or text pairs) like
-those the model will see: plain text, TSV, CSV, JSON lines or Parquet.
+those the model will see: plain text, TSV, CSV, JSON (lines or an array) or Parquet, optionally gzipped, or a folder of
+such files.
 
 MODEL's encoder and head are not changed. Early exits are trained to reproduce its predictions, and the fastest set of
 exits is kept. Held-out texts then test the guarantee: by default, with 90 % confidence, at most 2 % of the predictions
@@ -16,6 +17,7 @@ import argparse
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
 from offramp.cli.streams import echo
+from offramp.cli.wording import as_options
 from offramp.runtimes import RUNTIMES
 
 EXAMPLES = """\
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", metavar="TEXTS", help="file of texts like those the model will see")
     output = parser.add_argument_group("output")
     output.add_argument("--output", "-o", metavar="OUT", required=True, help="model folder to write")
-    output.add_argument("--overwrite", action="store_true", help="replace the model in OUT")
+    output.add_argument("--overwrite", action="store_true", help="replace the model or the interrupted run in OUT")
     output.add_argument("--resume", action="store_true", help="continue an interrupted run")
     guarantee = parser.add_argument_group("guarantee")
     guarantee.add_argument(
@@ -49,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--int8",
         choices=["auto", "static", "token", "dynamic", "none"],
         default="auto",
-        help="onnx, openvino: int8 quantization; see offramp export --help (default: auto)",
+        help="onnx, openvino: int8 quantization as in offramp export; auto: the fastest of float32, static and token "
+        "within the risk (default: auto)",
     )
     inference.add_argument(
         "--batch", type=int, default=32, metavar="N", help="batch size to optimize for (default: 32)"
@@ -98,7 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     data.add_argument("--text-column", metavar="NAME", help="column with the text (default: text or sentence)")
     data.add_argument("--pair-column", metavar="NAME", help="column with the second text of each pair")
-    data.add_argument("--max-length", type=int, metavar="N", help="maximum tokens per text; longer texts are truncated")
+    data.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="maximum tokens per text; longer texts are truncated (default: the tokenizer's limit)",
+    )
     add_reading(data)
 
 
@@ -110,5 +118,5 @@ def run(args: argparse.Namespace) -> int:
     if not result:
         echo(str(result.reason))
         return 1
-    echo(str(result))
+    echo(as_options(str(result), {}))
     return 0

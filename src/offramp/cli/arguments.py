@@ -47,7 +47,7 @@ def add_inference(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     add_backend(group, list(RUNTIMES), None)
     group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps … (default: an accelerator if available)")
     group.add_argument("--dtype", choices=DTYPES, help="floating-point precision (default: float32)")
-    add_threads(group)
+    add_threads(group, "the number that the model was adapted for, else torch.get_num_threads()")
     length = "maximum tokens per text, or per window of a long context; longer texts are truncated"
     group.add_argument("--max-length", type=int, metavar="N", help=f"{length} (default: the model's)")
     return group
@@ -59,11 +59,9 @@ def add_backend(parser: Options, names: Sequence[str], default: str | None) -> N
     parser.add_argument("--backend", choices=names, default=default, help=f"runtime for inference (default: {text})")
 
 
-def add_threads(parser: Options) -> None:
+def add_threads(parser: Options, default: str = "torch.get_num_threads(), for all backends") -> None:
     """Add `--threads`."""
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="number of CPU threads (default: PyTorch's choice, for all backends)"
-    )
+    parser.add_argument("--threads", type=int, metavar="N", help=f"number of CPU threads (default: {default})")
 
 
 def add_policy(parser: Options, default: str) -> None:

@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--temperature", action="store_true", help="first fit a temperature per exit on a quarter of the rows"
     )
     add_data(parser, "The default is the rows that training held out.")
-    parser.add_argument("--trace", metavar="FILE", help="trace of the rows to read, or to record if it does not exist")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="cache of the outputs of all exits: read if it exists, otherwise written"
+    )
     arguments.add_inference(parser)
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_backend(parser, [runtime.name for runtime in graph_runtimes()], "onnx")
     parser.add_argument(
         "--int8",
-        choices=["static", "token", "dynamic", "none"],
+        choices=["auto", "static", "token", "dynamic", "none"],
         help="activation scales: static (fixed, from texts), token (one per token), dynamic (one per batch, so that "
         "predictions depend on the other rows), none (float32) (default: the fastest of static and token that "
         "preserves predictions)",

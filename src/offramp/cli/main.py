@@ -46,8 +46,8 @@ COMMANDS = {
 DESCRIPTION = """\
 Early exits for BERT-style encoders: easy inputs stop after a few layers, hard ones use all of them.
 
-adapt takes a fine-tuned classifier, train a pre-trained encoder, convert a published checkpoint, compare the folders
-of evaluations. The other commands take an offramp model: a folder or a name on the Hugging Face Hub.
+adapt takes a fine-tuned classifier, train takes a pre-trained encoder, convert takes a published checkpoint, compare
+takes the folders of evaluations. The other commands take an offramp model: a folder or a name on the Hugging Face Hub.
 
 Results go to standard output, warnings and progress to standard error.
 """

@@ -2,7 +2,7 @@
 
 FILE is plain text (one text per line), TSV, CSV, JSON (lines or an array) or Parquet, recognized by its extension,
 optionally gzipped, or a folder of such files; `-` is standard input. By default columns are those of the training run,
-else text (or sentence) and pair. Predictions keep the order of the file. The extension of OUT sets their format:
+else text (or sentence) and pair. Predictions keep the order of the file. The extension of OUT sets the output format:
 .jsonl, .csv, .tsv or .parquet, the first three also with .gz. Memory use does not depend on the size of the file.
 """
 
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `offramp predict`."""
     arguments.add_model(parser)
     parser.add_argument(
-        "texts", metavar="FILE", nargs="+", help="file of texts; - is standard input; with Ray also several files or *"
+        "texts",
+        metavar="FILE",
+        nargs="+",
+        help="file or folder of texts; - is standard input; with --engine ray also several, or patterns",
     )
     data = parser.add_argument_group("data")
     data.add_argument("--text-column", metavar="NAME", help="column with the text (default: as in training)")
@@ -81,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chunk",
         type=int,
         metavar="N",
-        help="texts to read before predicting; 1 for a live pipe (default: 4096)",
+        help="number of texts to read at a time; 1 for a live pipe (default: 4096)",
     )
 
 

@@ -50,7 +50,8 @@ def _ranges(source: Source, rows: int) -> Iterator[tuple[int, int | None, int | 
     try:
         with Path(source.file).open("rb") as file:
             start = file.peek(64)
-            if start[:2] == GZIP_MAGIC or (source.format == "jsonl" and start.lstrip()[:1] == b"["):
+            is_array = source.format == "jsonl" and start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+            if start[:2] == GZIP_MAGIC or is_array:
                 yield 0, None, None, None  # no random access
             elif source.format == "csv":
                 yield from _csv_ranges(source, file, rows)

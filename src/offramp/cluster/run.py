@@ -74,6 +74,7 @@ def predict_files(model: str, options: JobOptions) -> JobSummary:
     ray = _import_ray()
     sources = _sources(options)
     runner = load(model, **options.machine)
+    options = replace(options, machine=options.machine | {"backend": runner.backend})  # the same on every machine
     parts = split(sources, options.rows)
     non_empty = {part.file for part in parts}
     sources = [source for source in sources if source.file in non_empty]  # an empty file may lack columns

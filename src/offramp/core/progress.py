@@ -35,15 +35,17 @@ last_output = LastOutput()
 class Progress:
     """Shows how much of `total` is done and estimates the time left; use it in a `with` statement.
 
-    `show` is None to show it if the work takes long, True to show a bar at once, False to show nothing.
+    `show` is None to show it if the work takes long, True to show a bar at once, False to show nothing. `initial` is
+    what was done before.
     """
 
-    def __init__(self, title: str, total: int | None, unit: str = "", show: bool | None = None):
-        self.title, self.total, self.unit, self.done = title, total, unit, 0
+    def __init__(self, title: str, total: int | None, unit: str = "", show: bool | None = None, initial: int = 0):
+        self.title, self.total, self.unit, self.done, self.initial = title, total, unit, initial, initial
         self.is_logged = show is None and not _has_terminal()
         self.start = time.monotonic()
         self.bar: tqdm[Any] = tqdm(
             total=total,
+            initial=initial,
             desc=title,
             unit=f" {unit}",
             delay=0 if show else DELAY,
@@ -76,8 +78,9 @@ class Progress:
     def _describe(self, elapsed: float) -> str:
         if not self.total:
             return f"{self.done:,} {self.unit}, {describe_seconds(elapsed)} so far"
-        left = elapsed * (self.total - self.done) / max(1, self.done)
-        return f"{100 * self.done / self.total:.0f} %, about {describe_seconds(left)} left"
+        left = elapsed * (self.total - self.done) / max(1, self.done - self.initial)
+        rest = f"about {describe_seconds(left)} left" if left >= 1 else "almost done"
+        return f"{100 * self.done / self.total:.0f} %, {rest}"
 
 
 def track(items: Collection[Item], title: str, unit: str = "passes") -> Iterator[Item]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from offramp.data.reading import (
     Source,
     Text,
+    check_utf8,
     extract_text,
     format_names,
     infer_format,
@@ -18,7 +20,7 @@ from offramp.data.reading import (
     read_texts,
     text_column_indices,
 )
-from offramp.data.source import check_file, missing_pair_message, text_columns
+from offramp.data.source import check_file, missing_pair_message, source_parts, text_columns
 from offramp.errors import BadInput, UnknownName
 
 __all__ = ["InputData", "check_exists", "is_table", "resolve_input"]
@@ -56,8 +58,20 @@ class InputData:
             return iter(self.texts)
         return read_texts(source) if self.table is None else _table_texts(self.table, source)
 
-    def read_with_ids(self, inputs: Sequence[str] | None, id_column: str) -> Iterator[tuple[Any, Text]]:
-        """Yield the id and the text of every row."""
+    def has_ids(self, column: str) -> bool:
+        """Whether all rows have this column; standard input and pipes are not read to find out."""
+        if self.in_memory:
+            return column in (self.columns() or ())
+        path = Path(self.source.file)
+        if self.source.format == "text" or not (path.is_file() or path.is_dir()):
+            return False
+        names = [read_column_names(part) or [] for part in source_parts(self.source)]
+        return all(column in part and len(set(part)) == len(part) for part in names)
+
+    def read_with_ids(
+        self, inputs: Sequence[str] | None, id_column: str, required: bool = True
+    ) -> Iterator[tuple[Any, Text]]:
+        """Yield the id and the text of every row; unless `required`, a missing id is None."""
         source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
         if self.texts is not None:
             raise BadInput("`id_column=` is only for files and tables, not for a list of texts.")
@@ -65,25 +79,42 @@ class InputData:
             names = _column_names(self.table) or []
             if id_column not in names:
                 raise BadInput(f"The table: {UnknownName('column', id_column, names)}")
-            return zip(_column(self.table, id_column), _table_texts(self.table, source), strict=True)
+            ids = (_plain_id(value, source, row) for row, value in enumerate(_column(self.table, id_column), 1))
+            return zip(ids, _table_texts(self.table, source), strict=True)
         if source.format == "text":
             raise BadInput(f"{source.name} is read as plain text, which has no columns; remove `id_column=`.")
-        if source.file != "-" and (columns := read_column_names(source)) is not None:
-            text_column_indices(source, columns)
-            if id_column not in columns:
-                raise BadInput(f"{source.name}: {UnknownName('column', id_column, columns)}")
-        return _ids_and_texts(source, id_column)
+        path = Path(source.file)
+        if path.is_file() or path.is_dir():  # pipes are read once
+            for part in source_parts(source):
+                if (columns := read_column_names(part)) is not None:
+                    text_column_indices(part, columns)
+                    if id_column not in columns:
+                        raise BadInput(f"{part.name}: {UnknownName('column', id_column, columns)}")
+        return _ids_and_texts(source, id_column, required)
 
 
-def _ids_and_texts(source: Source, id_column: str) -> Iterator[tuple[Any, Text]]:
+def _ids_and_texts(source: Source, id_column: str, required: bool) -> Iterator[tuple[Any, Text]]:
     is_empty = True
-    for line, row in read_records(source):
-        is_empty = False
-        if row.get(id_column) is None:
-            raise source.error_at(line, str(UnknownName("column", id_column, row)))
-        yield row[id_column], extract_text(source, line, row)
+    for part in source_parts(source):
+        for line, row in read_records(part):
+            is_empty = False
+            value = row.get(id_column)
+            if value is None and required:
+                raise part.error_at(line, f"field {id_column!r} is missing.")
+            yield _plain_id(value, part, line), extract_text(part, line, row)
     if is_empty:
         raise BadInput(f"{source.name} contains no texts.")
+
+
+def _plain_id(value: Any, source: Source, line: int) -> int | str | None:
+    """Return an id as an integer or a text, so that every format can hold it unchanged."""
+    if isinstance(value, bytes):
+        raise source.error_at(line, "the id contains bytes; use text ids.")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if hasattr(value, "item") and isinstance(value.item(), int):  # a NumPy integer
+        return int(value)
+    return check_utf8(source, line, str(value))
 
 
 def resolve_input(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -89,11 +90,13 @@ class _ArrayReader:
     def _error(self, message: str) -> BadInput:
         return self.error_at(self.line, f"invalid JSON array ({message}).")
 
-    def _read_line(self) -> bool:
-        line = next(self.lines, None)
-        if line is None:
+    def _read_lines(self, count: int = 1) -> bool:
+        """Append further lines to the text; return whether there were any."""
+        lines = list(itertools.islice(self.lines, count))
+        if not lines:
             return False
-        self.line, self.text, self.position = line[0], self.text[self.position :] + line[1], 0
+        self.text = self.text[self.position :] + "".join(text for _, text in lines)
+        self.line, self.position = lines[-1][0], 0
         return True
 
     def _next_character(self) -> str:
@@ -102,18 +105,19 @@ class _ArrayReader:
             self.position = WHITE_SPACE.match(self.text, self.position).end()  # type: ignore[union-attr]
             if self.position < len(self.text):
                 return self.text[self.position]
-            if not self._read_line():
+            if not self._read_lines():
                 raise self._error("it does not end with ]")
 
     def _element(self) -> tuple[int, Any]:
-        line = self.line
+        line, count = self.line, 1
         while True:
             try:
                 value, self.position = DECODER.raw_decode(self.text, self.position)
             except json.JSONDecodeError as err:
                 is_at_end = err.pos >= len(self.text.rstrip()) - 1  # the element may continue on the next line
-                if not is_at_end or not self._read_line():
+                if not is_at_end or not self._read_lines(count):
                     raise self.error_at(line, f"invalid JSON ({err.msg}).") from err
+                count *= 2  # a long element is not parsed again after each of its lines
             except (ValueError, RecursionError) as err:
                 raise self.error_at(line, f"unreadable JSON ({err}).") from err
             else:

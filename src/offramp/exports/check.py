@@ -34,9 +34,9 @@ class TorchComparison:
     worst: float  # maximum difference of a logit at any exit
 
     def __str__(self) -> str:
-        full, lowest = 100 * self.agreement[-1], 100 * min(self.agreement)
-        others = f" (at least {lowest:.1f} % at the other exits)" if len(self.agreement) > 1 else ""
-        return f"same predictions as PyTorch for {full:.1f} % of {self.rows:,} texts{others}"
+        *early, full = self.agreement
+        others = f", {100 * min(early):.1f} % at the worst early exit" if early else ""
+        return f"agrees with PyTorch on {100 * full:.1f} % of {self.rows:,} texts at the last layer{others}"
 
     def select(self, layers: Sequence[int]) -> TorchComparison:
         """Return the comparison of the exits on these layers."""

@@ -23,17 +23,26 @@ def locked(folder: Path) -> Iterator[None]:
         release_lock(folder, descriptor)
 
 
-def acquire_lock(folder: Path) -> int:
-    """Return the file descriptor of the lock; raise `CannotWrite` if another process holds it."""
-    import fcntl  # does not exist on Windows, where writing models is untested
+def acquire_lock(folder: Path) -> int | None:
+    """Return the file descriptor of the lock; raise `CannotWrite` if another process holds it.
 
+    Windows has no such locks: there it is None, and a second run is not refused.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
     file = _lock_file(folder)
     while True:
         with writing(file):
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
+            with writing(file):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except CannotWrite as err:
+            if not isinstance(err.__cause__, BlockingIOError):
+                os.close(descriptor)
+                raise
             owner = f"Process {owner}" if (owner := os.read(descriptor, 100).decode()) else "Another process"
             os.close(descriptor)
             message = f"{owner} is writing {folder}; wait until it ends, or choose another folder."
@@ -46,8 +55,10 @@ def acquire_lock(folder: Path) -> int:
     return descriptor
 
 
-def release_lock(folder: Path, descriptor: int) -> None:
+def release_lock(folder: Path, descriptor: int | None) -> None:
     """Remove the lock file."""
+    if descriptor is None:
+        return
     _lock_file(folder).unlink(missing_ok=True)
     os.close(descriptor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import shutil
@@ -93,6 +94,10 @@ class AdaptiveModel(PreTrainedModel):
         self.post_init()
 
     # -- loading and saving ----------------------------------------------------------------------
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
+        """Do nothing: with `trust_remote_code=True`, transformers would copy offramp's code into saved folders."""
 
     @classmethod
     def from_backbone(
@@ -188,10 +193,11 @@ class AdaptiveModel(PreTrainedModel):
         model._drop_stale_guarantee(str(name))
         return (model, report) if return_report else model
 
-    def save_pretrained(self, save_directory: Any, *args: Any, **options: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, exports: bool = True, **options: Any) -> None:
         """Write a model folder: config, weights, tokenizer, and a model card unless you have written your own.
 
-        The guarantee, its calibration results and the exports are saved only if the model has not changed since.
+        The guarantee, its calibration results and the exports are saved only if the model has not changed since;
+        with `exports=False`, no exports are saved.
         """
         self._drop_stale_guarantee("The model")
         self.config.auto_map = dict(AUTO_MAP)
@@ -210,12 +216,25 @@ class AdaptiveModel(PreTrainedModel):
             except BadModel as err:
                 logger.warning("Saved without a tokenizer: %s", err)
         (folder / REMOTE_CODE_FILE).write_text(REMOTE_CODE, encoding="utf-8")
-        if self.name_or_path and Path(self.name_or_path).is_dir():
+        config = self.config
+        if self.name_or_path and exports:
+            config = self._save_exports(folder)
+        replace_files(card.new_card(config, folder))
+
+    def _save_exports(self, folder: Path) -> AdaptiveConfig:
+        """Copy the exports of the folder that the model was loaded from; return the config as saved."""
+        if Path(self.name_or_path).is_dir():
             copy_exports(Path(self.name_or_path), folder)
-            if self.config.adapted_for and self.config.adapted_for["backend"] not in ("torch", *exports_in(folder)):
-                self.config.adapted_for = None
-                self.config.save_pretrained(folder)
-        replace_files(card.new_card(self.config, folder))
+        config: AdaptiveConfig = self.config
+        backend = (config.adapted_for or {}).get("backend", "torch")
+        if backend in ("torch", *exports_in(folder, config.exits)):
+            return config
+        config = copy.deepcopy(config)
+        config.adapted_for = None
+        config.save_pretrained(folder)
+        if not Path(self.name_or_path).is_dir():
+            logger.warning("The %s export of %s was not saved with the model.", backend, self.name_or_path)
+        return config
 
     def _drop_stale_guarantee(self, name: str) -> None:
         if not self.config.calibrated:

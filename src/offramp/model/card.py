@@ -66,7 +66,7 @@ def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
     """Return the card's path and text; empty if the folder has a card that offramp did not write."""
     file = folder / "README.md"
     replaceable = not file.exists() or (file.is_file() and MARK.encode() in file.read_bytes())
-    return {file: model_card(config, exports_in(folder))} if replaceable else {}
+    return {file: model_card(config, exports_in(folder, config.exits))} if replaceable else {}
 
 
 def model_card(config: AdaptiveConfig, exports: Mapping[str, ExportSummary] | None = None) -> str:

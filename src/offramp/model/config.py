@@ -226,6 +226,10 @@ class AdaptiveConfig(PreTrainedConfig):
             _check_calibrated(self.calibrated)
 
     @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Do nothing: with `trust_remote_code=True`, transformers would copy offramp's code into saved folders."""
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Load a config from the contents of config.json; required keys have no defaults."""
         is_offramp = config_dict.get("model_type") == cls.model_type

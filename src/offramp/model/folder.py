@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offramp.errors import OfframpError
 from offramp.files.managed_files import EXPORT
+from offramp.model.renamed import current_calibration
 from offramp.policies import Policy, parse
 from offramp.runtimes import graph_runtimes
 from offramp.runtimes.segments import hash_sources
@@ -51,14 +53,26 @@ class ExportSummary:
     calibrated: dict[str, Any] | None
 
 
-def exports_in(folder: Path) -> dict[str, ExportSummary]:
-    """Return the exports in a model folder by backend; unreadable ones are left out."""
-    exports = {}
+def exports_in(folder: Path, exits: Sequence[Any] | None = None) -> dict[str, ExportSummary]:
+    """Return the exports in a model folder by backend, without those that are unreadable or of other weights or exits.
+
+    `exits` are the exits in the model's config.
+    """
+    exports, weights = {}, None
+    specs = {spec["layer"]: spec for spec in exits or ()}
     for runtime in graph_runtimes():
         try:
             saved = json.loads((folder / runtime.name / EXPORT_FILE).read_text("utf-8"))
+            weights = hash_weight_files(folder) if weights is None else weights
+            if weights and saved["source"] != weights:
+                continue
+            if specs and any(specs.get(spec["layer"]) != spec for spec in saved["exits"]):
+                continue
             policy = None if saved["policy"] is None else parse(saved["policy"])
-            exports[runtime.name] = ExportSummary(str(saved["precision"]), policy, saved["calibrated"])
+            calibrated = current_calibration(saved["calibrated"])
+            if calibrated is not None:
+                calibrated["sentence"]  # raises if it is missing
+            exports[runtime.name] = ExportSummary(str(saved["precision"]), policy, calibrated)
         except (OSError, ValueError, LookupError, TypeError, OfframpError):
             continue
     return exports
@@ -72,22 +86,19 @@ def hash_weight_files(folder: Path) -> dict[str, str]:
 
 def copy_exports(source: Path, folder: Path) -> None:
     """Copy the exports of a model folder into one with the same weights; warn about exports of other weights."""
-    found = [source / runtime.name for runtime in graph_runtimes() if (source / runtime.name / EXPORT_FILE).is_file()]
-    if not found or source.resolve() == folder.resolve():
-        return
-    weights = hash_weight_files(folder)
-    for export in found:
+    weights = None
+    for export in (source / runtime.name for runtime in graph_runtimes()):
+        if not (export / EXPORT_FILE).is_file():
+            continue
+        weights = hash_weight_files(folder) if weights is None else weights
         try:
             exported = json.loads((export / EXPORT_FILE).read_text("utf-8"))["source"]
         except (OSError, ValueError, LookupError, TypeError):
             exported = None
         if exported != weights:
-            logger.warning(
-                "%s was not saved with the model, because it was exported from other weights; export the model again.",
-                export,
-            )
-            continue
-        (folder / export.name).mkdir(exist_ok=True)
-        for file in export.iterdir():
-            if EXPORT.fullmatch(file.name):
-                shutil.copyfile(file, folder / export.name / file.name)
+            logger.warning("%s was exported from other weights than those saved; export the model again.", export)
+        elif source.resolve() != folder.resolve():
+            (folder / export.name).mkdir(exist_ok=True)
+            for file in export.iterdir():
+                if EXPORT.fullmatch(file.name):
+                    shutil.copyfile(file, folder / export.name / file.name)

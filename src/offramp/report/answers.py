@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ __all__ = ["FORMATS", "PredictionTable", "check_format", "output_format", "write
 FORMATS = ("jsonl", "csv", "tsv", "parquet")
 EXTENSIONS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 EXTENSIONS[".pq"] = "parquet"
+SEPARATORS = re.compile(r"[\t\n\r]+")
 
 
 def check_format(form: str | None) -> None:
@@ -125,7 +127,7 @@ class _TableLines:
     labels: Sequence[str]
 
     def header(self) -> str:
-        return self._join([[*self.columns, *self.labels]])
+        return self._join([[*self.columns, *(f"score_{label}" for label in self.labels)]])
 
     def __call__(self, rows: list[dict[str, Any]]) -> str:
         return self._join([[*map(_cell, self._values(row)), *self._scores(row)] for row in rows])
@@ -138,7 +140,7 @@ class _TableLines:
 
     def _join(self, rows: list[list[str]]) -> str:
         if self.form == "tsv":  # has no quotes: tabs and line breaks would separate cells and rows
-            return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
+            return "".join("\t".join(SEPARATORS.sub(" ", cell) for cell in row) + "\n" for row in rows)
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(rows)
         return out.getvalue()
@@ -200,7 +202,7 @@ def _write_parquet(table: PredictionTable, path: Path, name: str) -> int:
 
 def _arrow_table(pa: Any, rows: list[dict[str, Any]], schema: Any, name: str) -> Any:
     if "id" in schema.names and schema.field("id").type == pa.string():
-        rows = [row | {"id": str(row["id"])} for row in rows]
+        rows = [row | {"id": None if row["id"] is None else str(row["id"])} for row in rows]
     try:
         return pa.Table.from_pylist(rows, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as err:

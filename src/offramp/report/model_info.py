@@ -24,7 +24,7 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
         f"  exits       {len(facts['exits'])}, {size['exits']:,} parameters ({share:.2%} of the model)",
     ]
     if facts["adapted_for"]:
-        lines.append(f"  runs in     {_adapted_for(**facts['adapted_for'])}")
+        lines.append(f"  runs in     {_adapted_for(facts['adapted_for'])}")
     if facts["guarantee"]:
         lines.append(f"  {'torch' if facts['exports'] else 'guarantee':<11} {facts['guarantee']}")
     if facts["max_length"]:
@@ -60,7 +60,8 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _adapted_for(backend: str, threads: int | None) -> str:
+def _adapted_for(adapted: dict[str, Any]) -> str:
+    backend, threads = adapted["backend"], adapted.get("threads")
     count = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''}"
     return f"{backend}{count} by default: the model was adapted for it"
 

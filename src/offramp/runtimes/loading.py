@@ -92,7 +92,11 @@ def adapted_for(folder: str | os.PathLike[str], hub_options: Mapping[str, Any] |
 
     try:
         saved = AdaptiveConfig.get_config_dict(str(folder), **hub_options or {})[0].get("adapted_for")
-        return AdaptedFor(str(saved["backend"]), saved.get("threads")) if saved else AdaptedFor()
+        if not saved:
+            return AdaptedFor()
+        threads = saved.get("threads")
+        is_count = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
+        return AdaptedFor(str(saved["backend"]), threads if is_count else None)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # loading the model reports what is wrong
         return AdaptedFor()
 

@@ -54,6 +54,10 @@ def describe_invalid(errors: Sequence[Any]) -> str:
     """Return one sentence for the errors of a body; a value of several possible types has one error per type."""
     error = max(errors, key=lambda entry: (entry["type"] not in TYPES, len(entry["loc"])))
     path = _path(error["loc"])
+    if error["type"] == "json_invalid":
+        return f"The body is not valid JSON: {error.get('ctx', {}).get('error', error['msg'])}."[:300]
+    if error["type"] in TYPES and isinstance(error["input"], bytes):
+        return "The body was not read as JSON; send the header content-type: application/json."
     if error["type"] in TYPES:
         expected = dict.fromkeys(TYPES[entry["type"]] for entry in errors if _path(entry["loc"]) == path)
         return f"{path} must be {' or '.join(expected)}, got {_shorten(error['input'])}."

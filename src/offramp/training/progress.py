@@ -26,8 +26,7 @@ class Progress(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the bar, at the current step of a resumed run."""
         if state.is_world_process_zero:
-            self.bar = ProgressBar(self.stage, state.max_steps, "updates")
-            self.bar.update(state.global_step)
+            self.bar = ProgressBar(self.stage, state.max_steps, "updates", initial=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Advance the bar."""

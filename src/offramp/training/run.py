@@ -300,7 +300,7 @@ class TrainingRun:
             part = stage_folder / "done.part"
             shutil.rmtree(part, ignore_errors=True)
             with writing(done):
-                self.model.save_pretrained(part)
+                self.model.save_pretrained(part, exports=False)
                 (part / SCORES).write_text(json.dumps(entry))
                 part.replace(done)
         PartialState().wait_for_everyone()
@@ -468,7 +468,7 @@ class TrainingRun:
         for role in ("train", "dev"):  # include the rows of an offramp backbone
             hashes[role] = np.concatenate([hashes[role], data.backbone_hashes.get(role, hashes[role][:0])])
         with writing(self.output):
-            self.model.save_pretrained(new)
+            self.model.save_pretrained(new, exports=False)
             (new / SCORES).write_text(json.dumps(scores, indent=1), encoding="utf-8")
             holdout.write_hashes(new, hashes, self._earlier_training_rows())
         folder.finish(new, self.output, self.settings.keep_checkpoints)

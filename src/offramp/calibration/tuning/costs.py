@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from offramp.core.progress import Progress
@@ -35,6 +36,13 @@ class Costs:
         return float(np.interp(rows[rows > 0], self.rows, seconds).sum())
 
 
+def _now(stepper: Backend) -> float:
+    """Return the time, after an accelerator has finished its work."""
+    if stepper.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
 def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
     """Time every segment and the undivided model on rows of median length, in batches of 1 to `size` rows."""
     chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
@@ -53,19 +61,19 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
             for column, rows in enumerate(sizes):
                 first = (len(order) - int(rows)) // 2
                 batch = chunk.batch(order[first : first + int(rows)])
-                start = time.perf_counter()
+                start = _now(stepper)
                 undivided.full_model(batch)
-                full_seconds[column, turn] = time.perf_counter() - start
+                full_seconds[column, turn] = _now(stepper) - start
                 state = stepper.embed(batch)
                 for index, point in enumerate(stepper.exits):
-                    start = time.perf_counter()
+                    start = _now(stepper)
                     state, output = stepper.advance(state, point)
-                    segment_seconds[index, column, turn] = time.perf_counter() - start
+                    segment_seconds[index, column, turn] = _now(stepper) - start
                     if point is not stepper.exits[-1]:
-                        start = time.perf_counter()
-                        policy.step(output, None)[0].numpy()
+                        start = _now(stepper)
+                        policy.step(output, None)[0].numpy(force=True)
                         state = stepper.keep(state, np.arange(int(rows)))
-                        exit_seconds[index, column, turn] = time.perf_counter() - start
+                        exit_seconds[index, column, turn] = _now(stepper) - start
                 progress.update(int(rows))
     segments, full = np.median(segment_seconds[..., :rounds], axis=2), np.median(full_seconds[:, :rounds], axis=1)
     overhead = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
