@@ -271,8 +271,8 @@ def run_trial(trial: Trial, mode: str, risk: float, root: Path, node: Path | Non
     minutes = (time.monotonic() - transcript.start) / 60
     silence, before = max(transcript.silences)
     lines = [line[9:] for line in transcript.lines]
-    first = next(index for index, line in enumerate(lines) if line.startswith("CPU time for"))
-    summary = lines[first : first + 5]
+    first, last = (next(i for i, line in enumerate(lines) if line.startswith(start)) for start in ("CPU time", "Wrote"))
+    summary = lines[first:last]
     record = {
         "trial": trial.name,
         "mode": mode,

@@ -136,6 +136,41 @@ def test_exports_of_other_weights_are_not_saved_and_a_warning_says_so(fast, tmp_
     assert offramp.load(tmp_path / "changed").backend == "torch" and caplog.text == ""
 
 
+def test_weights_saved_in_the_same_folder_take_the_exports_guarantee_off_the_card(fast, caplog):
+    model = AdaptiveModel.from_pretrained(fast)
+    with torch.no_grad():
+        model.exits.head(4).classifier.bias += 1
+    model.save_pretrained(fast)
+    assert "was exported from other weights than those saved" in caplog.text
+    assert "ONNX Runtime" not in (fast / "README.md").read_text()
+    assert json.loads((fast / "config.json").read_text()).get("adapted_for") is None
+    assert model.config.adapted_for["backend"] == "onnx"  # the model in memory is not changed
+    assert offramp.load(fast).backend == "torch"
+
+
+def test_calibrate_does_not_write_for_another_backend(fast, tmp_path, capsys):
+    shutil.rmtree(fast / "onnx")
+    before = (fast / "config.json").read_bytes()
+    texts = write(tmp_path / "texts.txt", random_texts(400, seed=5))
+    assert main(["calibrate", str(fast), "--file", str(texts), "--risk", "0.3"]) == 2
+    assert "has no onnx export" in capsys.readouterr().err and (fast / "config.json").read_bytes() == before
+
+
+def test_an_adapted_model_is_adapted_again_without_a_warning_about_its_export(fast, tmp_path, capsys):
+    texts = write(tmp_path / "texts.txt", random_texts(700, seed=9))
+    options = [*EASY, "--backend", "onnx", "--int8", "none", "--output", tmp_path / "again"]
+    assert main([str(part) for part in ("adapt", fast, texts, *options)]) in (0, 1)
+    assert "other weights" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("adapted_for", [{"backend": "onnx"}, {"backend": "torch", "threads": None}])
+def test_info_of_entries_without_threads(adapted_for, fast, capsys):
+    config = json.loads((fast / "config.json").read_text())
+    (fast / "config.json").write_text(json.dumps(config | {"adapted_for": adapted_for}))
+    assert main(["info", str(fast)]) == 0
+    assert f"runs in     {adapted_for['backend']} by default" in capsys.readouterr().out
+
+
 # -- pickling -------------------------------------------------------------------------------------
 
 

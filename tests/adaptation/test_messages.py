@@ -42,6 +42,8 @@ def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, orig
     assert len(lines) == len(set(lines))
     summary = lines[next(index for index, line in enumerate(lines) if line.startswith("CPU time for ")) : -1]
     times = [float(line.split(" s  ")[0]) for line in summary[1:] if " s  " in line]
+    if summary[-1].startswith("Ordinary int8 is faster here. It changes "):  # tiny models gain nothing
+        assert backend == "onnx" and summary.pop().endswith(" than the risk of 20 %, and has no guarantee.")
     assert len(summary) == (5 if backend == "onnx" else 3) and len(times) >= len(summary) - 2
     assert "original in PyTorch float32" in summary[1] and "fast in " in summary[-1 if backend == "torch" else 3]
     assert ("ordinary int8: original in ONNX Runtime int8-dynamic" in summary[2]) is (backend == "onnx")
@@ -53,10 +55,14 @@ def test_progress_is_logged_without_a_terminal(original, texts, tmp_path, capsys
     monkeypatch.setattr(progress, "MIN_ELAPSED", 0.0)
     assert main([str(part) for part in ("adapt", original, texts, *EASY, "-o", tmp_path / "fast")]) == 0
     out, err = capsys.readouterr()
-    assert re.search(r"^Training the exits: \d+ %, about \d+ s left$", err, re.MULTILINE)
-    for title in ("Running the encoder", "Recording the outputs of all exits", "Measuring the speed"):
-        assert re.search(rf"^{title}: \d+ %, about ", err, re.MULTILINE), title
-    assert "about" not in out  # results only
+    for title in (
+        "Running the encoder",
+        "Training the exits",
+        "Recording the outputs of all exits",
+        "Measuring the speed",
+    ):
+        assert re.search(rf"^{title}: \d+ %, (about [\d.]+ (s|min|h) left|almost done)$", err, re.MULTILINE), title
+    assert " %, a" not in out  # results only
 
 
 def test_predictions_and_progress_do_not_mix(original, tmp_path, capsys, monkeypatch):
@@ -83,6 +89,12 @@ def test_silence_is_counted_over_passes(caplog, monkeypatch):
                 bar.update()
     assert caplog.messages == ["Predicting: 50 %, about 4 s left"] * 2
     progress.last_output.seconds = 0.0
+
+
+def test_a_resumed_pass_estimates_from_its_own_work():
+    resumed = progress.Progress("Training", 10_000, "updates", initial=5_000)
+    resumed.done += 10
+    assert resumed._describe(20.0) == "50 %, about 2.8 h left"
 
 
 # -- options --------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import csv
 import gzip
 import io
 import json
+import os
+import threading
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -94,6 +96,7 @@ def test_a_column_id_is_written_without_an_option(model, tmp_path, capsys):
         "double",
     ]
     assert table.column("id").to_pylist() == [41, 42]
+    capsys.readouterr()
     file.write_text('{"id": 41, "text": "good film"}\n{"id": "x", "text": "bad"}\n')
     assert "ids must all be integers" in fails(capsys, "predict", model, file, "-o", tmp_path / "mixed.parquet")
     assert not (tmp_path / "mixed.parquet").exists()
@@ -135,3 +138,59 @@ def test_both_texts_of_a_pair_are_written(tmp_path):
         "score": 0,
         "exit_layer": 4,
     }
+
+
+def test_ids_of_every_type_are_written_unchanged(model, tmp_path):
+    times = pd.to_datetime(["2026-01-02 03:04:05", "2026-01-03 00:00:00"])
+    table = pd.DataFrame({"text": ["good", "bad"], "time": times, "number": [1.5, 0.12345678], "name": ["a  b", "c"]})
+    table.to_parquet(tmp_path / "in.parquet")
+    for column, expected in (
+        ("time", ["2026-01-02 03:04:05", "2026-01-03 00:00:00"]),
+        ("number", ["1.5", "0.12345678"]),
+        ("name", ["a  b", "c"]),
+    ):
+        for ending in ("jsonl", "csv", "tsv", "parquet"):
+            output = tmp_path / f"{column}.{ending}"
+            predicts(model, tmp_path / "in.parquet", output, "--id-column", column)
+            assert [str(row["id"]) for row in read(output)] == expected, output.name
+
+
+def test_a_missing_id_is_empty_unless_ids_were_asked_for(model, tmp_path, capsys):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"id": 1, "text": "good"}\n{"id": null, "text": "bad"}\n{"text": "film"}\n')
+    assert [row["id"] for row in json_lines(capsys, "predict", model, file)] == [1, None, None]
+    predicts(model, file, tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").column("id").to_pylist() == [1, None, None]
+    capsys.readouterr()
+    assert "line 2: field 'id' is missing" in fails(capsys, "predict", model, file, "--id-column", "id")
+
+
+def test_files_that_were_read_without_ids_still_are(model, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("id,text,x,x\n1,good,2,3\n")
+    assert "id" not in json_lines(capsys, "predict", model, tmp_path / "a.csv")[0]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "1.csv").write_text("id,text\n1,good\n")
+    (folder / "2.csv").write_text("text\nbad\n")
+    rows = json_lines(capsys, "predict", model, folder)
+    assert len(rows) == 2 and not any("id" in row for row in rows)
+
+
+def test_a_named_pipe_is_read_once(model, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for options, ids in (([], None), (["--id-column", "id"], ["7", "8"])):
+        writer = threading.Thread(target=pipe.write_text, args=("id,text\n7,good\n8,bad\n",))
+        writer.start()
+        rows = json_lines(capsys, "predict", model, pipe, "--input-format", "csv", *options)
+        writer.join()
+        assert len(rows) == 2 and [row.get("id") for row in rows] == (ids or [None, None])
+
+
+def test_an_output_in_the_folder_that_is_read_is_refused(model, tmp_path, capsys):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.csv").write_text("text\ngood\n")
+    assert "lies in the folder that is read" in fails(capsys, "predict", model, folder, "-o", folder / "out.csv")
+    assert "lies in the folder of the texts" in fails(capsys, "adapt", model, folder, "-o", folder / "fast")
+    assert [path.name for path in folder.iterdir()] == ["a.csv"]

@@ -23,6 +23,7 @@ AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
 classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(type(model).__module__, classify("a lovely film")[0]["label"])
+model.save_pretrained(sys.argv[2])
 """
 WITHOUT = f"""
 import sys
@@ -40,7 +41,7 @@ def folder(tmp_path_factory) -> str:
 
 def run(folder: str, code: str, *options: str, cache) -> subprocess.CompletedProcess:
     environment = os.environ | {"HF_MODULES_CACHE": str(cache)}
-    command = [sys.executable, *options, "-c", code, folder]
+    command = [sys.executable, *options, "-c", code, folder, str(cache / "saved")]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
 
 
@@ -50,6 +51,10 @@ def test_with_offramp_installed_trust_remote_code_loads_the_model(folder, tmp_pa
     module, label = done.stdout.split()
     (expected,) = AdaptiveModel.from_pretrained(folder).predict(["a lovely film"])
     assert (module, label) == ("offramp.model.adaptive", expected.label)
+    saved = {path.name for path in (tmp_path / "saved").iterdir()}  # no copy of offramp's own code
+    assert {name for name in saved if name.endswith(".py")} == {"modeling_offramp.py"}
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["auto_map"] == json.loads(Path(folder, "config.json").read_text())["auto_map"]
 
 
 def test_without_offramp_transformers_names_the_package_to_install(folder, tmp_path):

@@ -167,6 +167,11 @@ HOSTILE = {
 }
 
 
+def test_a_body_that_is_not_json_is_explained(server):
+    status, _, reply = post(server.url, None, raw=b'{"inputs": [')
+    assert status == 400 and reply["error"].startswith("The body is not valid JSON: ")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
