@@ -242,9 +242,9 @@ def test_evaluate_calibrate_and_predict(answering, squad, tmp_path, capsys):
     capsys.readouterr()
     assert main(["predict", str(answering), str(file)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [*lines[0]] == ["answer", "score", "start", "end", "exit_layer"] and len(lines) == 2
+    assert [*lines[0]] == ["id", "answer", "score", "start", "end", "exit_layer"] and len(lines) == 2
     assert main(["predict", str(answering), str(file), "--format", "tsv"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "answer\tscore\tstart\tend\texit_layer"
+    assert capsys.readouterr().out.splitlines()[0] == "id\tanswer\tscore\tstart\tend\texit_layer"
 
 
 def test_squad_files_contain_the_predictions(answering, squad, tmp_path, capsys):

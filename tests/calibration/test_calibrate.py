@@ -192,13 +192,13 @@ def unchanged(model, before):
 def test_guarantees_that_need_more_rows_report_how_many(model, capsys):
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
     printed = calibrates(capsys, model, "--risk", "0.001", code=1)
-    assert "at least 2,995 rows are needed, even without a single error" in printed and "is unchanged" in printed
+    assert "at least 2,302 rows are needed, even without a single error" in printed and "is unchanged" in printed
     assert unchanged(model, before)
 
 
 def test_one_row_is_too_few(model, capsys, tmp_path):
     (tmp_path / "one.txt").write_text("a good film\n")
-    assert "at least 299 rows are needed" in calibrates(capsys, model, "--file", tmp_path / "one.txt", code=1)
+    assert "at least 114 rows are needed" in calibrates(capsys, model, "--file", tmp_path / "one.txt", code=1)
 
 
 def test_rows_that_were_trained_on_are_refused_and_dev_rows_warned_about(model, reviews, capsys):
@@ -238,7 +238,8 @@ def test_options_that_need_labels(model, capsys, tmp_path):
     texts.write_text("".join(f"film number {number}\n" for number in range(400)))
     assert "fitted to labels" in fails(capsys, "calibrate", model, "--file", texts, "--temperature")
     assert "has no splits" in fails(capsys, "calibrate", model, "--file", texts, "--split", "dev")
-    assert "200 rows are too few" in calibrates(capsys, model, "--file", texts, "--per-exit", code=1)
+    strict = ["--risk", "0.01", "--confidence", "0.95"]
+    assert "200 rows are too few" in calibrates(capsys, model, "--file", texts, "--per-exit", *strict, code=1)
 
 
 def test_a_model_that_is_not_a_folder(capsys):

@@ -236,7 +236,9 @@ def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     pattern = str(folder / "*.parquet")
     ray = ["--engine", "ray", "--output", "out"]
     assert "No such file: nothing/*.csv" in fails(capsys, *call, "nothing/*.csv", *ray)
-    assert "It is a folder" in fails(capsys, *call, folder, *ray)
+    assert "different formats (jsonl, parquet)" in fails(capsys, *call, folder, *ray)
+    (folder / "empty").mkdir(exist_ok=True)
+    assert "The folder contains no data files." in fails(capsys, *call, folder / "empty", *ray)
     assert "set --output to a folder" in fails(capsys, *call, pattern, "--engine", "ray")
     assert "--workers needs --engine ray" in fails(capsys, *call, pattern, "--workers", 2)
     assert "use --engine ray" in fails(capsys, *call, "a.txt", "b.txt")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.utils import logging as hf_logging
 
 from offramp.adaptation.exit_selection import select_exits
 from offramp.adaptation.exit_training import train_exits
@@ -53,8 +56,20 @@ def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOption
     """Make a faster model from a fine-tuned model and texts without labels."""
     output = Path(options.output)
     _check_output(output, name, data, options.overwrite)
-    with locked(output.resolve()):
+    with locked(output.resolve()), _without_progress_bars():
         return _adapt(name, data, guarantee, options, output)
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Turn off the progress bars of transformers, which would mix with the steps."""
+    enabled = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            hf_logging.enable_progress_bar()
 
 
 def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions, output: Path) -> AdaptOutcome:

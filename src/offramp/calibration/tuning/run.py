@@ -31,11 +31,13 @@ from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
 from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.core.loop import run
+from offramp.core.progress import track
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
+from offramp.evaluation.timing import timed_rows
 from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.check import TorchComparison
@@ -227,7 +229,8 @@ def calibrate_and_store(
     )
     if chosen is None:
         return TuningOutcome(layers, None, evidence["sentence"])
-    seconds = _seconds_per_row(runner, chosen, data.rows.texts[:NUM_TIMED], options.batch)
+    timed = [data.rows.texts[row] for row in timed_rows(data.rows.texts)]
+    seconds = _seconds_per_row(runner, chosen, timed, options.batch)
     if not exporter.quiet:
         exits = ", ".join(map(str, layers))
         logger.info("Exits on layers %s, %s: %.2f ms per text (measured).", exits, chosen.describe(), 1000 * seconds)
@@ -240,7 +243,7 @@ def calibrate_and_store(
 def _seconds_per_row(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:
     """Return the seconds per row: the minimum of three passes in batches of `size` rows."""
     passes = []
-    for _ in range(3):
+    for _ in track(range(3), "Measuring the chosen exits"):
         start = time.perf_counter()
         for chunk in runner.chunks(texts, progress=False, quiet=True):
             with runner.stepper.inference_mode():
