@@ -281,6 +281,7 @@ def run_trial(trial: Trial, mode: str, risk: float, root: Path, node: Path | Non
         "longest_silence": {"seconds": round(silence, 1), "before": before},
         "repeated": transcript.repeated(),
         "summary": summary,
+        "pytorch_threads": 1,
         **measure(folder, trial),
         "cpu": cpu_name(),
         "date": datetime.now(UTC).date().isoformat(),

@@ -38,6 +38,9 @@ def main() -> None:
         lines = "\n".join(record["summary"])
         printed.append(f"{TITLES[record['trial']]}, {100 * record['risk']:g} %:\n\n```text\n{lines}\n```\n")
     machine = "; ".join(sorted({f"{record['cpu']}, {record['date']}" for record in records}))
+    old = [record for record in records if "pytorch_threads" not in record]
+    if old:
+        machine += "; *my-classifier in PyTorch* ran with two threads, whose waiting is CPU time too"
     footer = f"\nMachine: {machine}. Minutes cover everything, from adapting to serving.\n"
     text = HEAD + "\n".join(rows) + "\n" + footer + "\n## What `adapt` printed\n\n" + "\n".join(printed)
     PAGE.write_text(text, "utf-8")

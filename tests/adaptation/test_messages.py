@@ -7,7 +7,9 @@ import os
 import re
 
 import pytest
+import torch
 
+from offramp.adaptation import reporting
 from offramp.cli.main import main
 from offramp.core import progress
 from offramp.files.lock import locked
@@ -116,6 +118,19 @@ def test_the_device_is_checked_and_used_for_both_models(original, texts, tmp_pat
     error = fails(capsys, "adapt", original, texts, *out, "--device", "cuda", "--backend", "onnx")
     assert "Backend 'onnx' runs on the CPU. Remove --device." in error
     adapts(capsys, original, texts, *EASY, *out, "--device", "cpu")
+
+
+def test_pytorch_is_measured_with_the_same_number_of_threads(original, texts, tmp_path, capsys, monkeypatch):
+    used, measure = [], reporting.time_policies
+
+    def recorded(*arguments):
+        used.append(torch.get_num_threads())
+        return measure(*arguments)
+
+    monkeypatch.setattr(reporting, "time_policies", recorded)
+    options = [*EASY, "--backend", "onnx", "--int8", "none", "--threads", "2", "--output", tmp_path / "fast"]
+    assert "of the test texts, 2 threads, " in adapts(capsys, original, texts, *options)
+    assert used == [2] and torch.get_num_threads() == 1  # as before
 
 
 @pytest.mark.parametrize("threads", [0, 5000])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from offramp.adaptation.baselines import Baseline, ordinary_int8, policy_with_agreement
@@ -63,12 +66,13 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
         goal, tolerance = baseline.agreement(others), plan.guarantee.tolerance
         equal = policy_with_agreement(trace, runner.config.exit_policy, goal, others, tolerance)
     policies = policies_to_time(results)
-    timings = time_policies(
-        runner,
-        data.rows.texts,
-        [*policies, *([] if equal is None else [equal])],
-        [original, *([] if baseline is None else [baseline.runner])],
-    )
+    with _torch_threads(runner.stepper.threads):
+        timings = time_policies(
+            runner,
+            data.rows.texts,
+            [*policies, *([] if equal is None else [equal])],
+            [original, *([] if baseline is None else [baseline.runner])],
+        )
     own_timings = replace(timings, policies=timings.policies[: len(policies)])
     results = _with_output_name(add_timings(results, trace, policies, own_timings, original), plan)
     (plan.new_folder / "report.html").write_text(render(results), encoding="utf-8")
@@ -76,6 +80,17 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     agreement = float(agrees[np.union1d(timed, others)].mean())
     equal_time = None if equal is None else (equal, timings.policies[-1])
     return _describe(plan, runner, timings, agreement, baseline, equal_time)
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Let PyTorch use as many threads as the adapted model, for a fair comparison."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _spread(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
