@@ -137,19 +137,19 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
     data, tuning = plan.rows(plan.splits.selection), plan.options.tuning
     reference = reference_for(exporter.runner(exports[0]), data.rows.texts)
     for exported in exports:
-        found = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
-        if not _may_pass(plan, found.full_depth_risk):
-            changed = f"Without early exits it already changes {100 * found.full_depth_risk:.1f} % of the predictions"
+        result = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
+        if not _may_pass(plan, result.full_depth_risk):
+            changed = f"Without early exits it already changes {100 * result.full_depth_risk:.1f} % of the predictions"
             reason = f"{exported.precision}: left out. {changed}, so the test of the guarantee would probably fail."
             hints += [reason, "Use `int8='none'`."] if len(exports) == 1 else []
             logger.info("%s", reason)
-        elif found.best is None:
-            hints += found.hints if exported is exports[0] else ()
+        elif result.best is None:
+            hints += result.hints if exported is exports[0] else ()
             logger.info("%s: no early exits within the risk.", exported.precision)
         else:
-            logger.info("%s: %s.", exported.precision, describe_candidate(found.best, found.layers))
-            if selected is None or found.best.seconds < selected[1].seconds:
-                selected = exported, found.best
+            logger.info("%s: %s.", exported.precision, describe_candidate(result.best, result.layers))
+            if selected is None or result.best.seconds < selected[1].seconds:
+                selected = exported, result.best
     if selected is None:
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
     return selected

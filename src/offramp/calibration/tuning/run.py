@@ -101,9 +101,9 @@ def tune(
     export_options = _export_options(folder, options)
     exporter = Exporter(model, texts, replace(export_options, force=True))
     exported = exporter.make()
-    found = search_exits(exporter, exported, search_rows, guarantee, options)
-    logger.info("%s", "\n".join([describe_costs(found.costs), *found.describe()]))
-    best = found.best
+    result = search_exits(exporter, exported, search_rows, guarantee, options)
+    logger.info("%s", "\n".join([describe_costs(result.costs), *result.describe()]))
+    best = result.best
     if best is None:
         return TuningOutcome(
             (),
