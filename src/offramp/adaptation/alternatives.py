@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from offramp.calibration.choice import CalibrationOptions, choose_with_guarantee, describe_speedup
+from offramp.calibration.choice import choose_with_guarantee, describe_speedup
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies.grids import grid
@@ -22,18 +22,28 @@ def suggest_alternatives(trace: Trace, guarantee: Guarantee, policy: str) -> str
     """Return the smallest risk that saves layers on these rows, and the number of rows that this risk needs."""
     sentences = []
     for risk in (risk for risk in RISKS if risk > guarantee.risk):
-        chosen, evidence = choose_with_guarantee(
-            trace, replace(guarantee, risk=risk), CalibrationOptions((policy,)), ""
-        )
-        if chosen is not None and (evidence["speedup"] is None or evidence["speedup"] >= 1 / MAX_DEPTH):
-            sentences.append(f"A risk of {100 * risk:g} % would allow {describe_speedup(evidence['speedup'])}.")
+        if (speedup := _possible(trace, replace(guarantee, risk=risk), policy)) is not None:
+            sentences.append(f"A risk of {100 * risk:g} % would allow {speedup}.")
             break
+    without = replace(guarantee, class_risk=None)
+    if guarantee.class_risk is not None and (speedup := _possible(trace, without, policy)) is not None:
+        sentences.append(f"Without a limit per class (`class_risk='none'`), {speedup} would be possible.")
     if (rows := _rows_needed(trace, guarantee, policy)) is not None:
-        sentences.append(
-            f"A risk of {100 * guarantee.risk:g} % may be possible with about {rows:,} test texts instead of "
-            f"{len(trace):,}."
-        )
+        unit, tested = "texts", len(trace)
+        if trace.clusters is not None:
+            unit, tested = "groups", int(trace.clusters.max()) + 1
+        goal = f"A risk of {100 * guarantee.risk:g} %"
+        sentences.append(f"{goal} may be possible with about {rows:,} test {unit} instead of {tested:,}.")
     return " ".join(sentences) or "The early exits differ from the model too often; more training texts may help."
+
+
+def _possible(trace: Trace, guarantee: Guarantee, policy: str) -> str | None:
+    """Return the layers that a guarantee would save on these rows as text; None if it saves too few."""
+    choice = choose_with_guarantee(trace, guarantee, grid(policy, trace.model_spec), "")
+    if choice.policy is None:
+        return None
+    speedup = choice.evidence["speedup"]
+    return describe_speedup(speedup) if speedup is None or speedup >= 1 / MAX_DEPTH else None
 
 
 def _rows_needed(trace: Trace, guarantee: Guarantee, policy: str) -> int | None:
@@ -47,11 +57,9 @@ def _rows_needed(trace: Trace, guarantee: Guarantee, policy: str) -> int | None:
             rates.append(rate)
     if not rates:
         return None
-    rate, rows = min(rates), len(trace)
+    rate, rows = min(rates), len(risk.order)
     while rows < MAX_ROWS:
         rows = int(rows * 1.25)
-        errors = np.zeros(rows)
-        errors[: int(np.ceil(rate * rows))] = 1
-        if guarantee.p_value(errors) <= guarantee.level:
+        if guarantee.passes_with(int(np.ceil(rate * rows)), rows):
             return int(float(f"{rows:.2g}"))
     return None

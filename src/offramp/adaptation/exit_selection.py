@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,14 +12,14 @@ import torch
 from offramp.adaptation.alternatives import suggest_alternatives
 from offramp.adaptation.folder import write_model
 from offramp.adaptation.plan import AdaptPlan, NoGuarantee
-from offramp.calibration.choice import CalibrationOptions, choose_with_guarantee, policies_for
+from offramp.calibration.choice import choose_with_guarantee, policies_for
 from offramp.calibration.risk_model import with_placeholder_risk_model
-from offramp.calibration.run import bind_policy, build_evidence
+from offramp.calibration.run import bind_policy, build_evidence, warn_about_constant
 from offramp.calibration.tuning.choosing import (
     candidates,
     describe_candidate,
+    settings_to_test,
     suggest_larger_risk,
-    with_risk_model,
 )
 from offramp.calibration.tuning.costs import measure
 from offramp.calibration.tuning.search import Candidate
@@ -51,6 +51,7 @@ class ExitSelection:
 
     layers: tuple[int, ...]
     trace: Trace
+    evidence: dict[str, Any]
 
 
 def select_exits(plan: AdaptPlan) -> ExitSelection:
@@ -77,9 +78,17 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     selected = [points[index].layer for index in ranked[0].exit_indices]
     plan.log_step(4, _describe_test(plan))
     model = keep_exits(plan.model, selected)
-    test_trace = obtain_trace(model.runner(), plan.rows(plan.splits.test), plan.trace_file("test"), quiet=True)
-    _test_and_write(plan, model, ranked[0], test_trace)
-    return ExitSelection(tuple(selected), test_trace)
+    test_trace = _test_trace(plan, model)
+    evidence = _test_and_write(plan, model, ranked[0], test_trace)
+    warn_about_constant(evidence)
+    return ExitSelection(tuple(selected), test_trace, evidence)
+
+
+def _test_trace(plan: AdaptPlan, model: AdaptiveModel) -> Trace:
+    """Return the outputs of all exits for the test texts, in torch."""
+    rows = plan.test_rows
+    trace = obtain_trace(model.runner(), rows.data, plan.trace_file("test"), quiet=True)
+    return replace(trace, clusters=rows.clusters)
 
 
 def _select_exported(plan: AdaptPlan) -> ExitSelection:
@@ -98,7 +107,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
-    test_trace = obtain_trace(model.runner(), plan.rows(plan.splits.test), plan.trace_file("test"), quiet=True)
+    test_trace = _test_trace(plan, model)
     try:
         _test_and_write(plan, model, best, test_trace)  # for torch, which can also run the folder
     except NoGuarantee as err:
@@ -108,18 +117,22 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     outcome = calibrate_and_store(
         Exporter(model, replace(texts, checked=[]), with_exits(options, exported, layers), quiet=True),
         best,
-        plan.rows(plan.splits.test),
+        plan.test_rows,
         plan.guarantee,
-        plan.origin,
         tuning,
         plan.trace_file("export"),
         plan.options.output,
-        Reference(test_trace.full, FULL_DEPTH, test_trace.about["model"]["fingerprint"]),
+        Reference(
+            test_trace.full,
+            FULL_DEPTH,
+            test_trace.about["model"]["fingerprint"],
+            np.asarray(test_trace.logits[:, -1]),
+        ),
         None if exported.checked is None else exported.checked.select(layers),
     )
-    if outcome.policy is None or outcome.trace is None:
-        raise NoGuarantee(f"{outcome.sentence} Use other texts if you try again.")
-    return ExitSelection(tuple(layers), outcome.trace)
+    if outcome.policy is None or outcome.trace is None or outcome.evidence is None:
+        raise NoGuarantee(outcome.sentence, outcome.is_tested)
+    return ExitSelection(tuple(layers), outcome.trace, outcome.evidence)
 
 
 def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate]:
@@ -157,24 +170,25 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
 
 def _may_pass(plan: AdaptPlan, rate: float) -> bool:
     """Return whether the test probably passes at this error rate: with one standard deviation more errors."""
-    rows = len(plan.splits.test)
-    errors = np.zeros(rows)
-    errors[: int(np.ceil(rate * rows + np.sqrt(rate * rows)))] = 1
-    return bool(plan.guarantee.p_value(errors) <= plan.guarantee.level)
+    clusters = plan.splits.clusters
+    rows = len(plan.splits.test) if clusters is None else int(clusters.max()) + 1
+    return plan.guarantee.passes_with(int(np.ceil(rate * rows + np.sqrt(rate * rows))), rows)
 
 
-def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate, test_trace: Trace) -> None:
+def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate, test_trace: Trace) -> dict[str, Any]:
     """Test the guarantee on separate texts, then write the model with its policy, guarantee and card."""
-    trace = with_risk_model(test_trace, best.policy)
-    policy, choice = choose_with_guarantee(trace, plan.guarantee, CalibrationOptions((best.policy.name,)), plan.origin)
-    if policy is None or (choice["speedup"] is not None and choice["speedup"] < MIN_SPEEDUP):
+    trace, settings = settings_to_test(test_trace, best.policy)
+    choice = choose_with_guarantee(trace, plan.guarantee, settings, plan.test_rows.described_origin)
+    policy, speedup = choice.policy, choice.evidence.get("speedup")
+    if policy is None or (speedup is not None and speedup < MIN_SPEEDUP):
         alternatives = suggest_alternatives(trace, plan.guarantee, best.policy.name)
-        raise NoGuarantee(f"{choice['sentence']} {alternatives} Use other texts if you try again.")
-    evidence = build_evidence(choice, policy, trace, plan.options.output)
+        raise NoGuarantee(f"{choice.evidence['sentence']} {alternatives}", bool(choice.evidence["tested"]))
+    evidence = build_evidence(choice.evidence, policy, trace, plan.options.output)
     config, evidence_text = bind_policy(model.runner(), policy, evidence)
     model.config.policy, model.config.calibrated = config.policy, config.calibrated
     model.config.max_tokens = config.max_tokens
     write_model(plan, model, evidence_text)
+    return evidence
 
 
 def _selection(plan: AdaptPlan) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from offramp.adaptation.plan import AdaptPlan
+from offramp.adaptation.plan import AdaptPlan, NoGuarantee
+from offramp.adaptation.texts import TEST_FRACTION
 from offramp.errors import BadInput
 from offramp.training.imitation.heads import imitate
 from offramp.training.imitation.states import States, record_states
 
 __all__ = ["train_exits"]
 
+MIN_FLAGGED_SHARE = 0.7  # of the flagged test texts that a guarantee needs; with fewer, training is not started
+
 
 def train_exits(plan: AdaptPlan) -> None:
     """Train the early exits of the plan's model; steps that an interrupted run has finished are loaded."""
     states = _load_or_record_states(plan)
     _check_predictions(plan, states)
+    _check_flagged(plan, states)
     _load_or_train_heads(plan, states)
 
 
@@ -33,6 +37,29 @@ def _check_predictions(plan: AdaptPlan, states: States) -> None:
     if config.answer_type.is_constant(predictions):
         prediction = config.answer_type.format(predictions[0], config.labels)
         raise BadInput(f"{plan.model_name} predicts {prediction} for all texts, so there is nothing to learn.")
+
+
+def _check_flagged(plan: AdaptPlan, states: States) -> None:
+    """Raise if a recall or precision is guaranteed, and the test will clearly have too few flagged texts."""
+    config, guarantee = plan.model.config, plan.guarantee
+    decision = guarantee.decision(config.answer_type, config.labels)
+    if decision is None or plan.splits.has_copies:  # the shares of texts and rows differ then
+        return
+    logits = states.teacher.numpy()
+    share = float(decision.flagged(config.answer_type.answers(logits), logits).mean())
+    for name, value in (("recall", guarantee.recall), ("precision", guarantee.precision)):
+        if value is None:
+            continue
+        needed, expected = guarantee.limit_rows_needed(1 - value), share * len(plan.splits.test)
+        if not share:
+            raise NoGuarantee(f"{plan.model_name} flags none of the training texts ({decision.name}).")
+        if expected < MIN_FLAGGED_SHARE * needed:
+            raise NoGuarantee(
+                f"{plan.model_name} flags {100 * share:.2g} % of the texts ({decision.name}), which is about "
+                f"{expected:.0f} of the {len(plan.splits.test):,} test texts. A {name} of {100 * value:g} % needs at "
+                f"least {needed:,} flagged test texts, even without a single error; about "
+                f"{needed / share / TEST_FRACTION:,.0f} texts in all."
+            )
 
 
 def _load_or_train_heads(plan: AdaptPlan, states: States) -> None:

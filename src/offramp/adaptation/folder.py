@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from offramp.adaptation.plan import AdaptPlan
-from offramp.data.hashes import hash_texts
+from offramp.data.hashes import hash_texts, normalizer
 from offramp.model import card
 from offramp.model.adaptive import AdaptiveModel
-from offramp.training.holdout import UNKNOWN, earlier_training_rows, write_hashes
+from offramp.training.holdout import TRAIN_NORMALIZED, UNKNOWN, earlier_training_rows, write_hashes
 from offramp.training.imitation.teacher import short_name
 
 __all__ = ["write_model"]
@@ -26,7 +26,8 @@ def write_model(plan: AdaptPlan, model: AdaptiveModel, evidence: str | None = No
         (plan.new_folder / card.EVIDENCE).write_text(evidence, encoding="utf-8")
     roles = {"train": plan.splits.training, "dev": plan.splits.selection, "calibration": plan.splits.test}
     hashes = {role: hash_texts(texts) for role, texts in roles.items()}
-    for role in ("train", "dev"):
+    hashes[TRAIN_NORMALIZED] = hash_texts(plan.splits.training, normalizer(model.tokenizer))
+    for role in ("train", "dev", TRAIN_NORMALIZED):
         hashes[role] = np.concatenate([hashes[role], plan.model_hashes.get(role, hashes[role][:0])])
     earlier = earlier_training_rows(Path(plan.model_name)) if plan.model_hashes else UNKNOWN
     write_hashes(plan.new_folder, hashes, earlier)

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from offramp.adaptation.texts import TextSplits, unlabelled_rows
 from offramp.adaptation.work_folder import WorkFolder
+from offramp.calibration.ledger import TestRecord
 from offramp.calibration.risks import Guarantee
+from offramp.calibration.rows import CalibrationRows
 from offramp.calibration.tuning.choosing import TuneOptions
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
@@ -30,7 +32,14 @@ ORIGIN = "that were not used to train or select the exits"
 
 
 class NoGuarantee(Exception):
-    """No faster model satisfies the guarantee; the output is not written."""
+    """No faster model satisfies the guarantee; the output is not written.
+
+    `tested`: whether the test texts were used; they are recorded then.
+    """
+
+    def __init__(self, message: str, tested: bool = False):
+        super().__init__(message)
+        self.tested = tested
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class AdaptOptions:
     device: str | None = None
     resume: bool = False
     overwrite: bool = False
+    group_column: str | None = None
+    ledger: str | None = None  # file that records tests; None: in the output folder, or next to it
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,7 @@ class AdaptPlan:
     new_folder: Path  # becomes the output
     model_hashes: dict[str, NDArray[np.uint64]]  # known rows that the model was trained on, by role
     truncated_to: int | None = None  # tokens, if texts are truncated more than by the original model
+    earlier: tuple[TestRecord, ...] = ()  # recorded tests of guarantees
 
     @property
     def origin(self) -> str:
@@ -83,6 +95,13 @@ class AdaptPlan:
     def rows(self, texts: list[Text]) -> TaskRows:
         """Return texts as rows of the model's task."""
         return unlabelled_rows(self.model.config, texts, f"texts for {short_name(self.model_name)}")
+
+    @property
+    def test_rows(self) -> CalibrationRows:
+        """The texts that test the guarantee."""
+        splits, guarantee = self.splits, self.guarantee
+        facts = (guarantee.count, splits.keys, guarantee.group, splits.clusters, self.earlier)
+        return CalibrationRows(self.rows(splits.test), self.origin, *facts)
 
     def trace_file(self, name: str) -> Path:
         """Return the path of a new trace. A trace left by an interrupted run is deleted: its heads may differ."""

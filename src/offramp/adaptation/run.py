@@ -17,12 +17,14 @@ from offramp.adaptation.exit_selection import select_exits
 from offramp.adaptation.exit_training import train_exits
 from offramp.adaptation.plan import AdaptOptions, AdaptPlan, NoGuarantee
 from offramp.adaptation.reporting import write_report
-from offramp.adaptation.texts import TextSplits, split_texts
+from offramp.adaptation.texts import TextSplits, UserTexts, split_texts
 from offramp.adaptation.work_folder import open_work_folder
 from offramp.calibration.choice import AUTO, policies_for
+from offramp.calibration.ledger import Ledger, TestRecord
 from offramp.calibration.risk_model import with_placeholder_risk_model
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.threshold_grids import TUNABLE
+from offramp.data.hashes import normalizer
 from offramp.data.input_data import InputData
 from offramp.errors import BadInput, BadValue, OfframpError
 from offramp.evaluation.traces.about import data_fingerprint
@@ -32,7 +34,7 @@ from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.loading import load, resolve_device
-from offramp.training.holdout import read_hashes
+from offramp.training.holdout import TRAIN_NORMALIZED, read_hashes
 from offramp.training.imitation.new_exits import load_with_new_exits
 from offramp.training.imitation.teacher import short_name
 
@@ -50,6 +52,7 @@ class AdaptOutcome:
     measured: str = ""
     speedup: float | None = None
     speedup_over_int8: float | None = None
+    evidence: dict[str, Any] | None = None
 
 
 def adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions) -> AdaptOutcome:
@@ -76,21 +79,37 @@ def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptio
     torch.manual_seed(options.imitation.seed)  # before the heads are initialized
     device = resolve_device(options.device, options.tuning.backend)
     model = load_with_new_exits(name, options.exits).to(device)
+    guarantee = guarantee.for_model(model.config.answer_type, model.config.labels)
     _check_options(model, guarantee, options)
     truncated_to = _set_max_length(model, options.max_length)
     guarantee = replace(guarantee, reference=short_name(name), frozen=True)
+    texts = _read_texts(data, model, options.group_column)
+    if texts.groups is not None:
+        guarantee = replace(guarantee, group=options.group_column or "group", test="auto")
     hashes = read_hashes(Path(name))
-    seen = np.concatenate([hashes[role] for role in ("train", "dev") if role in hashes] or [np.empty(0, np.uint64)])
-    splits = split_texts(_read_texts(data, model), guarantee, seen)
+    known = [hashes[role] for role in ("train", "dev", TRAIN_NORMALIZED) if role in hashes]
+    ledger = Ledger.find(output, options.ledger)
+    splits = split_texts(texts, guarantee, np.concatenate([*known, np.empty(0, np.uint64)]), ledger.records)
     model.config.inputs = _input_columns(model, splits, data)
     logger.info("%s.\n%s", splits.describe(), _describe_length(model, splits))
     work = open_work_folder(output, _describe_run(model, splits, options), options.resume, options.overwrite)
     try:
         with staged_folder(output, options.overwrite) as new:
-            plan = AdaptPlan(name, model, splits, guarantee, options, work, new, hashes, truncated_to)
+            plan = AdaptPlan(
+                name, model, splits, guarantee, options, work, new, hashes, truncated_to, tuple(ledger.records)
+            )
             outcome = _run(plan)
+            ledger.record(TestRecord.of(guarantee, True, splits.keys), new)
+        ledger.clean_up()
     except NoGuarantee as err:
         outcome = AdaptOutcome((), str(err))
+        if err.tested:
+            file = ledger.record(TestRecord.of(guarantee, False, splits.keys))
+            recorded = (
+                f"The {len(splits.test):,} tested texts are recorded in {file}: a new run with the same `output=` takes"
+            )
+            recorded += " others."
+            outcome = AdaptOutcome((), f"{err} {recorded}")
     except OfframpError:
         if not options.resume:
             work.remove()
@@ -108,7 +127,8 @@ def _run(plan: AdaptPlan) -> AdaptOutcome:
     assert runner.config.calibrated is not None
     measured = write_report(plan, selection, runner)
     sentence = runner.config.calibrated["sentence"]
-    return AdaptOutcome(selection.layers, sentence, measured.text, measured.speedup, measured.over_int8)
+    speed = (measured.text, measured.speedup, measured.over_int8)
+    return AdaptOutcome(selection.layers, sentence, *speed, selection.evidence)
 
 
 def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> None:
@@ -124,7 +144,7 @@ def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> 
 
 def _check_options(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOptions) -> None:
     """Raise if the options do not fit the model, before anything is computed."""
-    guarantee.check(model.config.answer_type, labelled=False)
+    guarantee.check(model.config.answer_type, False, model.config.labels)
     policy, backend = options.tuning.policy, options.tuning.backend
     if policy not in (AUTO, *TUNABLE):
         raise BadValue(f"`policy` must be one of {', '.join((AUTO, *TUNABLE))}, got {policy!r}.")
@@ -156,16 +176,16 @@ def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     )
 
 
-def _read_texts(data: InputData, model: AdaptiveModel) -> list[Any]:
+def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None) -> UserTexts:
     """Return the texts; labels are ignored."""
     if data.source.file == "-" and not data.in_memory:
         raise BadInput("`adapt` cannot read standard input; write the texts to a file.")
     if data.labels is not None or "label" in (data.columns() or []):
         logger.warning("%s has labels, which are ignored: adapt preserves the model's own predictions.", data.name)
-    texts = list(data.read(model.config.inputs))
+    texts, groups = data.read_with_groups(model.config.inputs, group_column)
     if not texts:
         raise BadInput(f"{data.name} contains no texts.")
-    return texts
+    return UserTexts(texts, groups, normalizer(model.tokenizer))
 
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:

@@ -1,23 +1,33 @@
-"""The user's texts, without duplicates, split by their hashes into three parts."""
+"""The user's texts, split into three parts: to train the exits, to select exits, and to test the guarantee.
+
+Rows are split as they come, so that the tested rows are a sample of the user's traffic in which frequent texts recur;
+the exits learn from every text once. With `count="texts"` every text counts once everywhere. Groups of rows (documents,
+customers) are never divided. The split is an order by hash: the same rows always go to the same part, but rows that
+tested a guarantee before are replaced by others.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.calibration.bounds import rows_needed
+from offramp.calibration.ledger import TestRecord, count_tested
 from offramp.calibration.risks import Guarantee
-from offramp.data.hashes import hash_texts
+from offramp.calibration.rows import number_groups
+from offramp.data.hashes import hash_texts, mix, occurrences, row_keys
+from offramp.data.near_copies import near_copies
 from offramp.data.reading import Text
 from offramp.data.rows import TaskRows, model_task
 from offramp.data.task import Rows
 from offramp.errors import BadInput
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["TextSplits", "split_texts", "unlabelled_rows"]
+__all__ = ["TextSplits", "UserTexts", "split_texts", "unlabelled_rows"]
 
 logger = logging.getLogger("offramp")
 
@@ -25,6 +35,25 @@ logger = logging.getLogger("offramp")
 TEST_FRACTION, TEST_FRACTION_IF_FEW, TEST_TARGET = 0.2, 0.3, 1000
 SELECTION_FRACTION, SELECTION_FRACTION_IF_FEW, SELECTION_TARGET = 0.1, 0.2, 500
 MIN_TEXTS = 100
+NEAR_COPIES = 0.02  # fraction of the test rows from which near-copies are reported
+TRAINING, SELECTION, TEST = range(3)
+
+
+@dataclass(frozen=True)
+class UserTexts:
+    """Texts with their hashes; groups are None unless rows are grouped."""
+
+    texts: Sequence[Text]
+    groups: Sequence[str] | None
+    normalize: Callable[[str], str] = str.strip
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, indices: NDArray[np.int64]) -> UserTexts:
+        """Return some of the texts."""
+        groups = None if self.groups is None else [self.groups[index] for index in indices]
+        return UserTexts([self.texts[index] for index in indices], groups, self.normalize)
 
 
 @dataclass(frozen=True)
@@ -34,6 +63,9 @@ class TextSplits:
     training: list[Text]
     selection: list[Text]
     test: list[Text]
+    keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # of the test rows
+    clusters: NDArray[np.int64] | None = None  # the group of each test text
+    has_copies: bool = False  # rows repeat texts
 
     def describe(self) -> str:
         """Return the number of texts per split."""
@@ -43,51 +75,147 @@ class TextSplits:
         )
 
 
-def split_texts(texts: list[Text], guarantee: Guarantee, seen: NDArray[np.uint64]) -> TextSplits:
-    """Split the texts; those whose hashes are in `seen`, because the model was trained on them, go to training."""
-    hashes = hash_texts(texts)
-    _, first = np.unique(hashes, return_index=True)
-    if duplicates := len(texts) - len(first):
-        logger.info("Ignored %d of %d texts, which are duplicates.", duplicates, len(texts))
-    indices = np.sort(first)
-    hashes = hashes[indices]
-    is_seen = np.isin(hashes, seen)
+def split_texts(
+    texts: UserTexts,
+    guarantee: Guarantee,
+    seen: NDArray[np.uint64],
+    earlier: Sequence[TestRecord] = (),
+) -> TextSplits:
+    """Split the texts; those whose hashes are in `seen`, because the model was trained on them, go to training.
+
+    `earlier` are tests that were made before; if they tested these texts, other texts are taken for the test.
+    """
+    texts, hashes, distinct = _count_copies(texts, guarantee)
+    is_seen = np.isin(hash_texts(texts.texts), seen) | np.isin(hashes, seen)
     if is_seen.any():
         logger.info(
             "The model was trained on %d of the texts: they are used for training only, not for the test.",
             is_seen.sum(),
         )
-    unseen = int((~is_seen).sum())
-    _check_enough(unseen, guarantee)
-    keys = np.where(is_seen, np.uint64(2**64 - 1), _mix(hashes))
-    rank = np.argsort(np.argsort(keys, kind="stable"), kind="stable")
-    num_test = int(_count(unseen, TEST_FRACTION, TEST_FRACTION_IF_FEW, TEST_TARGET))
-    num_selection = int(_count(unseen, SELECTION_FRACTION, SELECTION_FRACTION_IF_FEW, SELECTION_TARGET))
-    split = np.where(is_seen | (rank >= num_test + num_selection), 0, np.where(rank < num_test, 2, 1))
-    return TextSplits(*([texts[index] for index in indices[split == number]] for number in range(3)))
+    clusters = None if texts.groups is None else number_groups(texts.groups)
+    units = np.arange(len(texts)) if clusters is None else clusters
+    usable = np.setdiff1d(units, units[is_seen])
+    _check_enough(int(np.isin(units, usable).sum()), distinct, len(usable), guarantee)
+    keys = row_keys(hashes)
+    tested = count_tested(earlier, keys)
+    parts = _parts(_unit_keys(keys, texts.groups, units), units, usable, tested)
+    _report_tested(tested, parts == TEST)
+    test = np.flatnonzero(parts == TEST)
+    training = np.flatnonzero(parts == TRAINING)
+    training = training[occurrences(hashes[training]) == 0]
+    splits = TextSplits(
+        list(texts.take(training).texts),
+        list(texts.take(np.flatnonzero(parts == SELECTION)).texts),
+        list(texts.take(test).texts),
+        keys[test],
+        None if clusters is None else number_groups(clusters[test]),
+        distinct < len(texts),
+    )
+    if not splits.training or not splits.selection or not splits.test:
+        raise BadInput("The groups are too large to split: training, selection and test need at least one each.")
+    _report_near_copies(splits, hashes[test], set(hashes[parts != TEST].tolist()))
+    return splits
 
 
-def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return other hashes, so that the split is independent of other splits by hash."""
-    with np.errstate(over="ignore"):
-        mixed: NDArray[np.uint64] = (hashes ^ (hashes >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
-    return mixed
+def _count_copies(texts: UserTexts, guarantee: Guarantee) -> tuple[UserTexts, NDArray[np.uint64], int]:
+    """Return the rows to split, their hashes, and the number of unique texts."""
+    hashes = hash_texts(texts.texts, texts.normalize)
+    distinct = len(np.unique(hashes))
+    copies = len(texts) - distinct
+    if copies and guarantee.count == "texts":
+        logger.info("Ignored %d of %d texts, which are duplicates.", copies, len(texts))
+        kept = np.flatnonzero(occurrences(hashes) == 0)
+        return texts.take(kept), hashes[kept], distinct
+    if copies:
+        logger.info(
+            "%d of %d rows repeat a text: the exits learn from each text once, and the guarantee counts every row.",
+            copies,
+            len(texts),
+        )
+    return texts, hashes, distinct
+
+
+def _report_tested(tested: NDArray[np.int64], is_test: NDArray[np.bool_]) -> None:
+    """Report whether rows were tested before; `tested` has the number of earlier tests of every row."""
+    if repeated := int((tested[is_test] > 0).sum()):
+        logger.warning("%d of the test rows were tested before; give more texts.", repeated)
+    elif tested.any():
+        logger.info("Some of these texts tested a guarantee before: other rows are taken.")
+
+
+def _unit_keys(keys: NDArray[np.uint64], groups: Sequence[str] | None, units: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return a key per row (or group) for the order of the split."""
+    if groups is None:
+        return mix(keys)
+    _, first = np.unique(units, return_index=True)
+    return mix(hash_texts([groups[row] for row in first]))
+
+
+def _parts(
+    keys: NDArray[np.uint64], units: NDArray[np.int64], usable: NDArray[np.int64], tested: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the part of each row; only rows of the usable units are selection or test rows.
+
+    The test rows are a part of the order by key: the first, or the one with the fewest rows that were tested before.
+    """
+    sizes = np.bincount(units, minlength=len(keys))
+    order = usable[np.argsort(keys[usable], kind="stable")]
+    total = int(sizes[order].sum())
+    num_test = int(_count(total, TEST_FRACTION, TEST_FRACTION_IF_FEW, TEST_TARGET))
+    num_selection = int(_count(total, SELECTION_FRACTION, SELECTION_FRACTION_IF_FEW, SELECTION_TARGET))
+    tests_of_unit = np.bincount(units, tested, minlength=len(keys))
+    best = order
+    for start in range(0, max(total - num_test, 0) + 1, max(num_test, 1)) if tested.any() else ():
+        rotated = np.roll(order, -int(np.searchsorted(np.cumsum(sizes[order]) - sizes[order], start)))
+        if _tested_before(rotated, sizes, tests_of_unit, num_test) < _tested_before(
+            best, sizes, tests_of_unit, num_test
+        ):
+            best = rotated
+    before = np.cumsum(sizes[best]) - sizes[best]  # rows before each unit
+    is_test = before < num_test
+    is_selection = ~is_test & (before < sizes[best][is_test].sum() + num_selection)
+    part_of_unit = np.full(len(keys), TRAINING)
+    part_of_unit[best] = np.where(is_test, TEST, np.where(is_selection, SELECTION, TRAINING))
+    return part_of_unit[units]
+
+
+def _tested_before(order: NDArray[np.int64], sizes: NDArray[np.int64], tests: NDArray[Any], num_test: int) -> float:
+    """Return how often the test rows of an order were tested before."""
+    return float(tests[order][np.cumsum(sizes[order]) - sizes[order] < num_test].sum())
+
+
+def _report_near_copies(splits: TextSplits, hashes: NDArray[np.uint64], other_hashes: set[int]) -> None:
+    """Report test rows that are nearly the same as texts of the other parts; exact copies are expected in traffic."""
+    rows = [row for row, value in enumerate(hashes.tolist()) if value not in other_hashes]
+    if splits.clusters is not None or not rows:
+        return
+    copies = near_copies([splits.test[row] for row in rows], [*splits.training, *splits.selection])
+    if copies.sum() < NEAR_COPIES * len(splits.test):
+        return
+    logger.warning(
+        "%d of the %d test texts are near-copies of training texts, such as %.60r. If texts come in groups (documents, "
+        "customers), name them with `group_column=`; otherwise the guarantee may be optimistic.",
+        int(copies.sum()),
+        len(splits.test),
+        splits.test[rows[int(copies.argmax())]],
+    )
 
 
 def _count(total: int, fraction: float, fraction_of_few: float, enough: int) -> float:
     return max(fraction * total, min(enough, fraction_of_few * total))
 
 
-def _check_enough(count: int, guarantee: Guarantee) -> None:
-    needed = rows_needed(guarantee.p_value, guarantee.level)
+def _check_enough(rows: int, distinct: int, units: int, guarantee: Guarantee) -> None:
+    """Raise if there are too few different texts to learn from, or too few rows or groups for the test."""
+    needed = guarantee.rows_needed
     fraction = TEST_FRACTION_IF_FEW if needed is None or needed <= TEST_TARGET else TEST_FRACTION
     total = MIN_TEXTS if needed is None else max(MIN_TEXTS, int(np.ceil(needed / fraction)))
-    if needed is None or count < total:
-        minimum = f"at least {total:,}" if needed is not None else "more than a million"
-        raise BadInput(
-            f"{count:,} different texts are too few: a risk of {100 * guarantee.risk:g} % at "
-            f"{100 * guarantee.confidence:g} % confidence needs {minimum}, and more texts are better."
-        )
+    minimum = f"at least {total:,}" if needed is not None else "more than a million"
+    goal = f"a risk of {100 * guarantee.risk:g} % at {100 * guarantee.confidence:g} % confidence needs {minimum}"
+    if guarantee.group and (needed is None or units < total):
+        raise BadInput(f"{units:,} groups are too few: {goal}, and more are better.")
+    if needed is None or (min(rows, distinct) < total and (rows < total or distinct < MIN_TEXTS)):
+        raise BadInput(f"{min(rows, distinct):,} different texts are too few: {goal}, and more texts are better.")
 
 
 def unlabelled_rows(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:

@@ -81,6 +81,10 @@ class Answers:
         """Probability of each prediction (regression: the value)."""
         raise NotImplementedError
 
+    def take(self, index: int) -> Answers:
+        """Return one prediction, as arrays of length 1."""
+        return replace(self, **{name: getattr(self, name)[index : index + 1] for name in _array_names(self)})
+
     def excerpt(self, index: int, example: Any, max_length: int) -> str | list[str]:
         """Return an example shortened for a report."""
         return example[:max_length] if isinstance(example, str) else [part[:max_length] for part in example]
@@ -115,9 +119,14 @@ class TextAnswers(Answers):
 def concatenate(parts: Sequence[Answers]) -> Answers:
     """Concatenate the predictions for several lists of examples."""
     first = parts[0]
-    names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), np.ndarray)]
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _array_names(first)
+    }
     return replace(first, **arrays)
+
+
+def _array_names(answers: Answers) -> list[str]:
+    return [entry.name for entry in fields(answers) if isinstance(getattr(answers, entry.name), np.ndarray)]
 
 
 @dataclass(frozen=True)

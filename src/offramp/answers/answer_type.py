@@ -182,6 +182,21 @@ class AnswerType(ABC):
         """Format a gold label as text."""
         return self.format(label, labels)
 
+    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+        """Return the classes of predictions as columns of yes and no, (rows, outcomes); None without classes.
+
+        A guarantee per class limits, for each column, how many rows change from yes to no.
+        """
+        return None
+
+    def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
+        """Return the names of the columns of `outcomes`."""
+        return []
+
+    def scores(self, logits: Array) -> Array:
+        """Return probabilities per label, (rows, labels), or values, (rows, 1)."""
+        raise BadValue(f"{self.title.capitalize()} has no score per text.")
+
     def same_choices(self, choices: Array, others: Array) -> NDArray[np.bool_]:
         """Return which rows have the same `choice` in two runtimes, (rows,); both arrays are (rows, n)."""
         return np.asarray((choices == others).reshape(len(others), -1).all(1))

@@ -40,6 +40,19 @@ class MultiLabel(AnswerType):
         """Return where the sets differ in at least one label."""
         return np.asarray((answers != others).any(-1))
 
+    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+        """Return two columns per label: predicted, and not predicted."""
+        predicted = np.asarray(answers).astype(bool)
+        return np.concatenate([predicted, ~predicted], axis=1)
+
+    def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
+        """Return the labels, then the absent labels."""
+        return [*labels, *(f"not {label}" for label in labels)]
+
+    def scores(self, logits: Array) -> Array:
+        """Return the probability of every label."""
+        return np.asarray(torch.from_numpy(logits.astype(np.float64)).sigmoid().numpy())
+
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
         """Return the fraction of wrong labels."""
         return np.asarray((answers != labels).mean(-1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,23 @@ class Regression(AnswerType):
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
         """Return where the difference exceeds the tolerance."""
         return np.asarray(np.abs(answers - others) > _required(tolerance))
+
+    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+        """Return a column per band of values; a band includes its lower end."""
+        if not bands:
+            return None
+        return np.searchsorted(bands, answers, side="right")[:, None] == np.arange(len(bands) + 1)
+
+    def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
+        """Return the names of the bands, such as "below 3" and "3 and above"."""
+        if not bands:
+            return []
+        ends = [f"{band:.10g}" for band in bands]
+        return [f"below {ends[0]}", *(f"{low} to {high}" for low, high in pairwise(ends)), f"{ends[-1]} and above"]
+
+    def scores(self, logits: Array) -> Array:
+        """Return the values, (rows, 1)."""
+        return logits.astype(np.float64)
 
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
         """Return 1 where the difference exceeds the tolerance."""

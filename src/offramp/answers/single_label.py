@@ -34,6 +34,18 @@ class SingleLabel(AnswerType):
         """Return where the classes differ."""
         return np.asarray(answers != others)
 
+    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+        """Return a column per class."""
+        return np.asarray(answers)[:, None] == np.arange(num_labels)
+
+    def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
+        """Return the names of the classes."""
+        return list(labels)
+
+    def scores(self, logits: Array) -> Array:
+        """Return the probability of every class."""
+        return np.asarray(torch.from_numpy(logits.astype(np.float64)).softmax(-1).numpy())
+
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
         """Return 1 where the class is wrong."""
         return self.differ(answers, labels).astype(np.int64)

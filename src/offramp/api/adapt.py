@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from offramp.api.options import check_counts
+from offramp.api.options import GuaranteeArguments, check_counts, make_guarantee
 from offramp.errors import BadValue
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class AdaptResult:
         speedup_over_int8: the same for ordinary int8 without early exits in the same runtime; None for torch.
         measured: the measured times as text, with the machine.
         reason: why there is no faster model, or None.
+        evidence: the test behind the guarantee, as in calibration.json; `evidence["classes"]` has the rows per class.
     """
 
     folder: Path | None
@@ -44,6 +45,7 @@ class AdaptResult:
     measured: str
     speedup_over_int8: float | None = None
     reason: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         return self.folder is not None
@@ -91,6 +93,7 @@ class AdaptResult:
         return runner.predict(resolve_input(texts).read(runner.config.inputs) if is_table(texts) else texts, **options)
 
     def __str__(self) -> str:
+        from offramp.report.class_table import class_table
         from offramp.runtimes import RUNTIMES
 
         if self.folder is None:
@@ -100,7 +103,9 @@ class AdaptResult:
             f"Wrote {self.folder} with exits on layers {exits}. It runs in {RUNTIMES[self.backend].title} by default. "
             f"Open {self.report} for the report."
         )
-        return f"{self.guarantee}\n{self.measured}\n{written}"
+        table = class_table(self.evidence.get("classes", ()), self.evidence.get("limits", ()))
+        parts = [self.guarantee, *([f"\n{table}\n"] if table else []), self.measured, written]
+        return "\n".join(str(part) for part in parts)
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{escape(line)}</p>" for line in str(self).splitlines())
@@ -134,6 +139,7 @@ def adapt(
     header: bool = True,
     resume: bool = False,
     overwrite: bool = False,
+    **guarantee: Unpack[GuaranteeArguments],
 ) -> AdaptResult:
     """Make a fine-tuned classifier or regression model faster, with a guarantee on its predictions.
 
@@ -168,6 +174,23 @@ def adapt(
         header: whether TSV and CSV files have a header line; otherwise columns are called "1", "2", ….
         resume: continue an interrupted run.
         overwrite: replace the model in `output`.
+        guarantee: further arguments of the guarantee, listed below.
+
+    Further arguments of the guarantee:
+
+    - `class_risk`: maximum fraction of changed predictions of every class, among the texts that the model assigns to
+      it: a number, "none", or "auto" (default) for 0.1, or `risk` if that is larger, if the model has classes.
+    - `bands`: for a regression, boundaries of bands of values that count as classes, such as 3 or [1, 3].
+    - `keep`: classes whose predictions are flagged, with `recall` or `precision`.
+    - `flag`: scores that are flagged, instead of `keep`: "P(ABUSE) >= 0.8", or "score >= 3" for a regression.
+    - `recall`: of the texts that the model flags, minimum fraction that stays flagged.
+    - `precision`: of the texts that are flagged after early exits, minimum fraction that the model flags too.
+    - `on_average`: bound the risk on average over calibrations instead of with a confidence level.
+    - `count`: "rows" (default) counts texts as they come, copies included; "texts" counts every unique text once.
+    - `group_column`: column with the document, customer or conversation of a text. Groups are not divided, and the
+      guarantee is about the mean over groups.
+    - `groups`: the groups of `texts`, if these are a list.
+    - `ledger`: file that records which texts tested a guarantee (default: tests.jsonl in the output folder).
 
     Returns:
         The guarantee, the measured speedup and the folder; false if no setting is faster within the risk.
@@ -182,9 +205,8 @@ def adapt(
     require("train", "Adapting")
     from offramp.adaptation.run import AdaptOptions
     from offramp.adaptation.run import adapt as run
-    from offramp.calibration.risks import Guarantee
     from offramp.calibration.tuning.choosing import TuneOptions
-    from offramp.data.input_data import check_exists, resolve_input
+    from offramp.data.input_data import check_exists, is_table, resolve_input
     from offramp.model.attach import ExitOptions
     from offramp.runtimes import RUNTIMES
     from offramp.training.imitation.heads import ImitationOptions
@@ -202,6 +224,10 @@ def adapt(
     columns = {"text_column": text_column, "pair_column": pair_column, "input_format": input_format}
     rows = resolve_input(texts, header=header, **columns)
     check_exists(rows)
+    group_column, groups = guarantee.get("group_column"), guarantee.get("groups")
+    if groups is not None and (not rows.in_memory or is_table(texts)):
+        raise BadValue("`groups=` needs a list of texts; use `group_column=` for files and tables.")
+    rows = replace(rows, groups=groups)
     options = AdaptOptions(
         str(output),
         ExitOptions(exits, heads, queries=queries, query_width=query_width),
@@ -212,10 +238,12 @@ def adapt(
         device,
         resume,
         overwrite,
+        group_column,
+        guarantee.get("ledger"),
     )
-    guarantee = Guarantee("disagreement", risk, confidence, tolerance=tolerance)
-    adapted = run(str(model), rows, guarantee, options)
+    adapted = run(str(model), rows, make_guarantee(risk, confidence, tolerance, guarantee), options)
     if not adapted.layers:
         return AdaptResult(None, backend, (), None, None, "", reason=adapted.sentence)
     measured = (adapted.speedup, adapted.measured, adapted.speedup_over_int8)
-    return AdaptResult(Path(output), backend, adapted.layers, adapted.sentence, *measured)
+    evidence = adapted.evidence or {}
+    return AdaptResult(Path(output), backend, adapted.layers, adapted.sentence, *measured, evidence=evidence)

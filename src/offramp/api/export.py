@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from offramp.api.options import DataArguments, check_counts, data_options
+from offramp.api.options import (
+    CalibrationArguments,
+    DataArguments,
+    check_counts,
+    data_options,
+    make_guarantee,
+    split_arguments,
+)
 from offramp.errors import BadValue
 
 if TYPE_CHECKING:
@@ -146,6 +153,7 @@ class TuneResult:
         policy: the exit policy, or None.
         guarantee: the guarantee as a sentence, or None.
         reason: why nothing was written, or None.
+        evidence: the test behind the guarantee; `evidence["classes"]` has the rows per class.
     """
 
     folder: Path
@@ -153,6 +161,7 @@ class TuneResult:
     policy: Policy | None
     guarantee: str | None
     reason: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __bool__(self) -> bool:
         return self.policy is not None
@@ -160,7 +169,11 @@ class TuneResult:
     def __str__(self) -> str:
         if self.policy is None:
             return str(self.reason)
-        return f"{self.guarantee}\nWrote {self.folder} with exits on layers {', '.join(map(str, self.layers))}."
+        from offramp.report.class_table import class_table
+
+        table = class_table(self.evidence.get("classes", ()), self.evidence.get("limits", ()))
+        written = f"Wrote {self.folder} with exits on layers {', '.join(map(str, self.layers))}."
+        return "\n".join([str(self.guarantee), *([f"\n{table}\n"] if table else []), written])
 
 
 def tune(
@@ -176,7 +189,7 @@ def tune(
     tolerance: float | None = None,
     batch: int = 32,
     threads: int | None = None,
-    **data: Unpack[DataArguments],
+    **arguments: Unpack[CalibrationArguments],
 ) -> TuneResult:
     """Choose the exits that make an exported model fastest within a risk limit, and export the model with them.
 
@@ -192,7 +205,8 @@ def tune(
         tolerance: for a regression, the maximum difference that counts as unchanged.
         batch: batch size to optimize for.
         threads: number of CPU threads; None for torch's choice.
-        data: where the rows are; see `offramp.evaluate`.
+        arguments: where the rows are, as in `offramp.evaluate`, and further arguments of the guarantee, as in
+            `offramp.calibrate`.
 
     Returns:
         The exits, the policy and the guarantee; false if the guarantee cannot be satisfied.
@@ -206,20 +220,27 @@ def tune(
 
     require("train", "Tuning")
     RUNTIMES[backend].check()
-    from offramp.calibration.risks import Guarantee
+    from offramp.calibration.rows import RowOptions
+    from offramp.calibration.run import check_folder
     from offramp.calibration.tuning.run import TuneOptions
     from offramp.calibration.tuning.run import tune as run
     from offramp.exports.texts import texts_for_export
     from offramp.model.config import AdaptiveConfig
 
     check_counts(batch=batch, threads=threads)
-    target = Guarantee(risk_type, risk, confidence, tolerance=tolerance)
+    data, more = split_arguments(arguments)
+    target = make_guarantee(risk, confidence, tolerance, more, risk_type)
+    check_folder(str(model))
     config = AdaptiveConfig.from_pretrained(model)
-    rows, name = data_options(texts, labels, data), str(model)
-    tuned = run(name, rows, texts_for_export(name, config, rows), target, TuneOptions(backend, policy, batch, threads))
+    rows, name = data_options(texts, labels, data, more.get("group_column"), more.get("groups")), str(model)
+    options, row_options = (
+        TuneOptions(backend, policy, batch, threads),
+        RowOptions(more.get("count"), more.get("ledger")),
+    )
+    tuned = run(name, rows, texts_for_export(name, config, rows), target, options, row_options)
     holds = tuned.policy is not None
     guarantee, reason = (tuned.sentence, None) if holds else (None, tuned.sentence)
-    return TuneResult(Path(model) / backend, tuned.layers, tuned.policy, guarantee, reason)
+    return TuneResult(Path(model) / backend, tuned.layers, tuned.policy, guarantee, reason, tuned.evidence or {})
 
 
 @dataclass(frozen=True)

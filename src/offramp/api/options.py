@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 
 if TYPE_CHECKING:
+    from offramp.calibration.risks import Guarantee
     from offramp.data.rows import DataOptions
 
-__all__ = ["DataArguments", "InferenceArguments", "arguments_of", "check_counts", "data_options"]
+__all__ = [
+    "DEFAULTS",
+    "CalibrationArguments",
+    "DataArguments",
+    "GuaranteeArguments",
+    "InferenceArguments",
+    "arguments_of",
+    "check_counts",
+    "data_options",
+    "make_guarantee",
+    "split_arguments",
+]
 
 
 class InferenceArguments(TypedDict, total=False):
@@ -38,7 +51,27 @@ class DataArguments(TypedDict, total=False):
     header: bool
 
 
-DEFAULTS: dict[str, Any] = {"header": True}
+class GuaranteeArguments(TypedDict, total=False):
+    """Arguments of a guarantee besides its risk and confidence; see `offramp.adapt`."""
+
+    class_risk: float | str
+    bands: float | Sequence[float]
+    keep: str | Sequence[str]
+    flag: str | None
+    recall: float | None
+    precision: float | None
+    on_average: bool
+    count: str | None
+    group_column: str | None
+    groups: Sequence[Any] | None
+    ledger: str | None
+
+
+class CalibrationArguments(DataArguments, GuaranteeArguments, total=False):
+    """Arguments that choose the rows, and those of a guarantee."""
+
+
+DEFAULTS: dict[str, Any] = {"header": True, "class_risk": "auto", "bands": (), "keep": (), "on_average": False}
 
 
 def arguments_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -48,15 +81,21 @@ def arguments_of(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             defaults[parameter.name] = parameter.default
             continue
-        for shared in (DataArguments, InferenceArguments):
-            if shared.__name__ in str(parameter.annotation):
+        for shared in (DataArguments, InferenceArguments, GuaranteeArguments, CalibrationArguments):
+            if f"[{shared.__name__}]" in str(parameter.annotation):
                 defaults |= {name: DEFAULTS.get(name) for name in get_type_hints(shared)}
     return defaults
 
 
-def data_options(texts: Any, labels: Sequence[Any] | None, arguments: DataArguments) -> DataOptions:
+def data_options(
+    texts: Any,
+    labels: Sequence[Any] | None,
+    arguments: DataArguments,
+    group_column: str | None = None,
+    groups: Sequence[Any] | None = None,
+) -> DataOptions:
     """Return where the rows are, or the rows themselves if they are in memory."""
-    from offramp.data.input_data import check_exists, resolve_input
+    from offramp.data.input_data import check_exists, is_table, resolve_input
     from offramp.data.rows import DataOptions
     from offramp.errors import BadValue
 
@@ -65,12 +104,62 @@ def data_options(texts: Any, labels: Sequence[Any] | None, arguments: DataArgume
     columns = {name: arguments.get(name) for name in ("text_column", "pair_column", "input_format")}
     header = arguments.get("header", True)
     rows = None if texts is None else resolve_input(texts, labels, header=header, **columns)  # type: ignore[arg-type]
+    if groups is not None and (rows is None or not rows.in_memory or is_table(texts)):
+        raise BadValue("`groups=` needs a list of texts; use `group_column=` for files and tables.")
     if rows is not None:
         check_exists(rows)
+        rows = replace(rows, groups=groups)
     options: dict[str, Any] = {name: value for name, value in arguments.items() if name != "header"}
     file = None if rows is None or rows.in_memory else rows.source.file
     return DataOptions(
-        file=file, memory=rows if rows is not None and rows.in_memory else None, no_header=not header, **options
+        file=file,
+        memory=rows if rows is not None and rows.in_memory else None,
+        no_header=not header,
+        group_column=group_column,
+        **options,
+    )
+
+
+def split_arguments(arguments: CalibrationArguments) -> tuple[DataArguments, GuaranteeArguments]:
+    """Return the arguments that choose the rows, and those of a guarantee."""
+    names = GuaranteeArguments.__annotations__.keys()
+    data = {name: value for name, value in arguments.items() if name not in names}
+    guarantee = {name: value for name, value in arguments.items() if name in names}
+    return data, guarantee  # type: ignore[return-value]
+
+
+def make_guarantee(
+    risk: float,
+    confidence: float,
+    tolerance: float | None,
+    arguments: GuaranteeArguments,
+    risk_type: str = "disagreement",
+    test: str = "auto",
+) -> Guarantee:
+    """Return the guarantee that the arguments describe."""
+    from offramp.calibration.risks import DEFAULT_CLASS_RISK, Guarantee
+    from offramp.errors import BadValue
+
+    values: list[Any] = [arguments.get(name, DEFAULTS[name]) for name in ("keep", "bands", "class_risk")]
+    keep, bands, class_risk = values
+    if isinstance(class_risk, str) and class_risk not in ("auto", "none"):
+        raise BadValue(f"`class_risk` must be a number, 'auto' or 'none', got {class_risk!r:.60}.")
+    if isinstance(class_risk, str):
+        class_risk = None if class_risk == "none" else max(DEFAULT_CLASS_RISK, risk)
+    return Guarantee(
+        risk_type,
+        risk,
+        confidence,
+        test,
+        tolerance,
+        class_risk=class_risk,
+        bands=tuple(float(value) for value in bands) if isinstance(bands, Sequence) else (float(bands),),
+        keep=(keep,) if isinstance(keep, str) else tuple(keep),
+        flag=arguments.get("flag"),
+        recall=arguments.get("recall"),
+        precision=arguments.get("precision"),
+        average=bool(arguments.get("on_average", False)),
+        count=arguments.get("count") or "rows",
     )
 
 

@@ -200,6 +200,7 @@ def _predict_here(
         written = written | {"format": output_format(target, written["format"])}
     runner = load()
     runner.config.answer_type.check_scores(written["all_scores"])
+    _remind(runner, options)
     if rows is not None and not rows.in_memory:
         _check_not_official(runner, rows.source.file)
     if target is None:
@@ -212,6 +213,14 @@ def _predict_here(
         return JobResult(target, write_file(table, target, written["format"], overwrite))
     name = "standard output" if target is sys.stdout else str(getattr(target, "name", "the output"))
     return JobResult(Path(name), write_stream(table, target, written["format"] or "jsonl", name))
+
+
+def _remind(runner: Runner, options: dict[str, Any]) -> None:
+    """Log a reminder if the options are outside the model's guarantee."""
+    from offramp.model.guarantee import remind_if_outside
+
+    policy = runner.config.resolve_policy(options["policy"], options["threshold"])
+    remind_if_outside(runner.config, policy, options["max_layers"])
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

@@ -22,7 +22,7 @@ SLOPE_PENALTY = 0.05  # weight of the squared slope
 
 def fit_risk_model(risk: Risk) -> RiskParameters:
     """Fit the risk model of all early exits on these rows."""
-    return fit_curves(certainty_inputs(risk.trace), risk.losses_per_exit()[:, :-1])
+    return fit_curves(certainty_inputs(risk.trace), risk.changes_per_exit()[:, :-1])
 
 
 def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:

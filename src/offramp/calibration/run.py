@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -14,27 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.calibration.choice import (
-    SEED,
-    CalibrationOptions,
-    choose_for_speedup,
-    choose_with_guarantee,
-    explain_too_few_rows,
-    policies_for,
-    shuffled,
-)
-from offramp.calibration.risk_model import fit_risk_model, with_placeholder_risk_model
-from offramp.calibration.risks import Guarantee, Risk
-from offramp.calibration.rows import rows_to_calibrate
+from offramp.calibration.choice import CalibrationOptions, choose, explain_too_few_rows, policies_for
+from offramp.calibration.ledger import TestRecord, append_tests
+from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.risks import SEED, Guarantee
+from offramp.calibration.rows import CalibrationRows, RowOptions, rows_to_calibrate
 from offramp.calibration.search import check_per_exit
-from offramp.calibration.temperature import check_temperatures, fit_temperatures
+from offramp.calibration.temperature import check_temperatures
+from offramp.calibration.withdrawal import WITHDRAWN, is_refuted, withdraw_guarantee
 from offramp.core.runner import Runner
 from offramp.data.rows import DataOptions, TaskRows
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadValue
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.folder import read_export, save_policy
-from offramp.exports.texts import drop_seen_rows
+from offramp.exports.texts import unseen_rows
 from offramp.files.writing import replace_files
 from offramp.model import card
 from offramp.model import guarantee as guarantees
@@ -44,20 +39,32 @@ from offramp.policies.grids import applicable_policies, grid
 from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import short_name
 
-__all__ = ["CalibrationOptions", "CalibrationResult", "bind_policy", "build_evidence", "calibrate", "check_folder"]
+__all__ = [
+    "CalibrationOptions",
+    "CalibrationResult",
+    "RowOptions",
+    "bind_policy",
+    "build_evidence",
+    "calibrate",
+    "check_folder",
+    "notes_on",
+    "warn_about_constant",
+]
 
-MIN_RISK_MODEL_ROWS = 20
+logger = logging.getLogger("offramp")
+
 GATED = "The full model is this model at full depth, with its gates active."
 DYNAMIC = "With dynamic int8, a prediction depends on the other rows of its batch: this holds for similar batches."
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """The result of a calibration; if there is no policy, the model is unchanged."""
+    """The result of a calibration; if there is no policy, the model's policy is unchanged."""
 
     policy: Policy | None
     sentence: str
     evidence: dict[str, Any] = field(repr=False)
+    withdrawn: bool = False  # the model had a guarantee that the test refutes, and has lost it
 
     def __bool__(self) -> bool:
         return self.policy is not None
@@ -77,6 +84,7 @@ def calibrate(
     guarantee: Guarantee,
     options: CalibrationOptions | None = None,
     *,
+    rows: RowOptions | None = None,
     trace_file: Path | None = None,
     reference: str | None = None,
     announce: Callable[[str], None] | None = None,
@@ -88,25 +96,33 @@ def calibrate(
         data_options: the rows to calibrate on.
         guarantee: what is tested.
         options: the policies to try, and other options.
+        rows: how rows are counted, and where tests are recorded.
         trace_file: a trace to read, or where to record one.
         reference: a model or a file whose predictions count instead of the full model's.
         announce: called with the sentence before anything is written; if it raises, the model stays unchanged.
     """
-    folder = check_folder(runner.name)
-    data, origin = rows_to_calibrate(folder, runner.config, data_options)
+    folder, config = check_folder(runner.name), runner.config
+    rows = rows or RowOptions()
+    data = rows_to_calibrate(folder, config, runner.tokenizer, data_options, rows)
     if RUNTIMES[runner.backend].runs_graphs:
-        data = drop_seen_rows(data, read_export(folder, runner.backend).seen)
-    options = _check_options(runner, guarantee, options or CalibrationOptions(), data)
+        data = data.take(unseen_rows(data.data, read_export(folder, runner.backend).seen))
+    guarantee = data.apply_to(guarantee).for_model(config.answer_type, config.labels)
+    options = _check_options(runner, guarantee, options or CalibrationOptions(), data.data)
     if options.speedup is None:
-        sentence = explain_too_few_rows(options.num_test_rows(len(data.rows)), guarantee, runner.config.answer_type)
+        units = len(data.data.rows) if data.clusters is None else int(data.clusters.max(initial=-1)) + 1
+        sentence = explain_too_few_rows(options.num_test_rows(units), guarantee, config.answer_type)
         if sentence is not None:
             return CalibrationResult(
                 None, sentence, {"guarantee": asdict(guarantee), "policy": None, "sentence": sentence}
             )
     with tempfile.TemporaryDirectory() as temporary:
-        trace = obtain_trace(runner, data, trace_file or Path(temporary) / "trace.safetensors", reference)
+        trace = obtain_trace(runner, data.data, trace_file or Path(temporary) / "trace.safetensors", reference)
+        trace = replace(trace, clusters=data.clusters)
         guarantee = replace(guarantee, reference=None if reference is None else short_name(reference))
-        return _calibrate(folder, runner, trace, guarantee, options, origin, announce or (lambda sentence: None))
+        result = _calibrate(folder, runner, trace, guarantee, options, data, announce or (lambda sentence: None))
+    if result.evidence.get("tested"):
+        append_tests(rows.ledger_file(folder), [TestRecord.of(guarantee, result.policy is not None, data.keys)])
+    return result
 
 
 def check_folder(name: str) -> Path:
@@ -133,7 +149,7 @@ def _check_options(
             check_per_exit(name, model_spec)
     if options.speedup is not None and options.per_exit:
         raise BadValue("`speedup=` cannot be combined with `per_exit=`; remove one of them.")
-    guarantee.check(model_spec.answer_type, labelled)
+    guarantee.check(model_spec.answer_type, labelled, config.labels)
     if options.temperature and RUNTIMES[runner.backend].runs_graphs:
         raise BadValue(
             "Temperatures cannot be changed in an export. Fit them with the torch backend, then export again."
@@ -149,41 +165,39 @@ def _calibrate(
     trace: Trace,
     guarantee: Guarantee,
     options: CalibrationOptions,
-    origin: str,
+    data: CalibrationRows,
     announce: Callable[[str], None],
 ) -> CalibrationResult:
-    temperatures = None
-    if options.temperature:
-        order = shuffled(trace)
-        cut = len(order) // 4
-        temperatures = fit_temperatures(trace.take(np.sort(order[:cut])))
-        trace = trace.take(np.sort(order[cut:])).scaled(temperatures)
-    if options.needs_risk_model:
-        order = shuffled(trace)
-        cut = len(order) // 4
-        if cut < MIN_RISK_MODEL_ROWS:
-            raise BadInput(
-                f"{len(order)} rows are too few to fit a risk model on a quarter of them; "
-                f"give at least {4 * MIN_RISK_MODEL_ROWS}."
-            )
-        risk_model = fit_risk_model(Risk(guarantee, trace.take(np.sort(order[:cut]))))
-        trace = replace(trace.take(np.sort(order[cut:])), risk_model=risk_model)
-    if options.speedup is not None:
-        policy, choice = choose_for_speedup(
-            trace, options.policies, options.speedup, guarantee.tolerance, guarantee.reference
-        )
-    else:
-        policy, choice = choose_with_guarantee(trace, guarantee, options, origin)
-    if runner.dtype == "int8-dynamic":
-        choice = choice | {"sentence": f"{choice['sentence']} {DYNAMIC}"}
-    if trace.kept is not None:
-        choice = choice | {"sentence": f"{choice['sentence']} {GATED}"}
-    evidence = build_evidence(choice, policy, trace)
-    evidence["temperatures"] = None if temperatures is None else temperatures.tolist()
+    choice = choose(trace, guarantee, options, data.described_origin)
+    policy, sentence = choice.policy, choice.evidence["sentence"]
+    failed = policy is None and bool(choice.evidence.get("tested")) and choice.temperatures is None
+    withdrawn = failed and data.are_fresh and is_refuted(runner, guarantee, choice.trace)
+    sentence = " ".join([sentence, *([WITHDRAWN] if withdrawn else notes_on(runner, trace.kept is not None))])
+    evidence = build_evidence(choice.evidence | {"sentence": sentence}, policy, choice.trace)
+    evidence["temperatures"] = None if choice.temperatures is None else choice.temperatures.tolist()
     if policy is not None:
+        warn_about_constant(evidence)
         announce(evidence["sentence"])
-        write_calibration(folder, runner, policy, evidence, temperatures)
-    return CalibrationResult(policy, evidence["sentence"], evidence)
+        write_calibration(folder, runner, policy, evidence, choice.temperatures)
+    elif withdrawn:
+        announce(evidence["sentence"])
+        withdraw_guarantee(folder, runner, json.dumps(evidence, indent=1, ensure_ascii=False) + "\n")
+    return CalibrationResult(policy, evidence["sentence"], evidence, withdrawn)
+
+
+def notes_on(runner: Runner, has_gates: bool) -> list[str]:
+    """Return sentences that follow a guarantee, depending on the precision and the gates of a model."""
+    return [*([DYNAMIC] if runner.dtype == "int8-dynamic" else []), *([GATED] if has_gates else [])]
+
+
+def warn_about_constant(evidence: dict[str, Any]) -> None:
+    """Warn if a constant prediction would satisfy the overall guarantee."""
+    if constant := evidence.get("constant"):
+        logger.warning(
+            "Predicting %s for every text would also keep within the overall risk, which therefore says little about "
+            "the other classes. See the table per class.",
+            constant,
+        )
 
 
 def build_evidence(
@@ -218,7 +232,7 @@ def write_calibration(
     """Write the evidence, config and model card, all or none; the loaded `runner` stays unchanged."""
     config, evidence_json = bind_policy(runner, policy, evidence, temperatures)
     if RUNTIMES[runner.backend].runs_graphs:
-        save_policy(folder, runner.backend, config, evidence_json, card.EVIDENCE)
+        save_policy(folder, runner.backend, config, evidence_json)
         return
     replace_files(
         card.new_card(config, folder)

@@ -2,20 +2,25 @@
 
 Settings are tested from safe to risky, each at the full level δ. Testing stops at the first setting that fails, and the
 last one that passed is valid. This needs no correction for multiple tests, and the risk need not be monotone.
+
+`guarantee.average` uses conformal risk control instead: a setting passes if (total loss + 1) / (rows + 1) ≤ α, where a
+row's loss is the largest one up to this setting. The expected risk is then at most α, on average over calibrations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offramp.calibration.risks import Risk
+from offramp.evaluation.traces.trace import Replayed
 from offramp.policies import Policy
 
-__all__ = ["SettingResult", "fixed_sequence", "pareto", "run_sequence"]
+__all__ = ["SettingResult", "fixed_sequence", "observed_risk", "pareto", "run_sequence"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,10 @@ class SettingResult:
 
     policy: Policy
     losses: float  # the sum; the number of errors if losses are 0 or 1
-    p_value: float
+    p_value: float | None  # the largest of all tests; None with `average`
     mean_layers: float
+    passed: bool
+    failed: str | None = None  # the limit that it exceeds; None for the overall risk
 
 
 def fixed_sequence(p_values: Iterable[float], level: float) -> int | None:
@@ -38,28 +45,73 @@ def fixed_sequence(p_values: Iterable[float], level: float) -> int | None:
     return last
 
 
-def run_sequence(risk: Risk, policies: Sequence[Policy], order: NDArray[np.int64]) -> list[SettingResult]:
+def run_sequence(risk: Risk, policies: Sequence[Policy]) -> list[SettingResult]:
     """Test settings in order until one fails; the failed one is the last of the list."""
-    tested = []
+    tested, worst = [], WorstLosses(risk)
     for policy in policies:
         replayed = risk.trace.replay(policy)
-        losses = risk.losses(replayed)[order]
-        p_value = risk.guarantee.p_value(losses)
-        tested.append(SettingResult(policy, float(losses.sum()), p_value, float(replayed.layer.mean())))
-        if not p_value <= risk.guarantee.level:
+        if risk.guarantee.average:
+            p_value, failing = None, worst.failing(replayed)
+        else:
+            p_values = risk.p_values(replayed)
+            p_value = float(p_values.max())
+            failing = np.flatnonzero(~(p_values <= risk.guarantee.level))
+        name = risk.limits.limits[failing[0] - 1].name if len(failing) and failing[0] > 0 else None
+        losses, layers = float(risk.losses(replayed).sum()), float(replayed.layer.mean())
+        tested.append(SettingResult(policy, losses, p_value, layers, not len(failing), name))
+        if len(failing):
             break
     return tested
 
 
+class WorstLosses:
+    """For conformal risk control: the largest loss of every row among the settings so far."""
+
+    def __init__(self, risk: Risk):
+        self.risk = risk
+        self.losses: NDArray[Any] = np.zeros(len(risk.trace))
+        self.changed: NDArray[np.bool_] = np.zeros((risk.trace.rows, len(risk.limits)), dtype=bool)
+
+    def failing(self, replayed: Replayed) -> NDArray[np.int64]:
+        """Return 0 if the overall risk is exceeded, and the numbers of the limits that are, from 1."""
+        risk, guarantee = self.risk, self.risk.guarantee
+        self.losses = np.maximum(self.losses, risk.losses(replayed))
+        exceeded = [_bound(risk.units(self.losses)) > guarantee.risk]
+        if len(risk.limits):
+            counted, changed = risk.limits.rows_at(replayed.exit - 1)
+            self.changed = self.changed | changed
+            for index, limit in enumerate(risk.limits.limits):
+                losses = risk.units(self.changed[:, index] * 1.0, counted[:, index])
+                exceeded.append((_bound(losses) if limit.is_tested else float(losses.mean())) > limit.risk)
+        return np.flatnonzero(exceeded)
+
+
+def _bound(losses: NDArray[Any]) -> float:
+    return float((losses.sum() + 1) / (len(losses) + 1))
+
+
 def pareto(risk: Risk, policies: Sequence[Policy]) -> list[Policy]:
-    """Return the settings on the Pareto front of risk and cost on these rows, from safe to risky."""
+    """Return the settings on the Pareto front of risk and cost on these rows, from safe to risky.
+
+    The risk of a setting is the largest ratio of an observed fraction to its limit.
+    """
     measured = []
     for index, policy in enumerate(policies):
         replayed = risk.trace.replay(policy)
-        measured.append((float(risk.losses(replayed).mean()), float(replayed.layer.mean()), index))
+        measured.append((observed_risk(risk, replayed), float(replayed.layer.mean()), index))
     front, cheapest = [], float("inf")
     for _, layers, index in sorted(measured):
         if layers < cheapest:
             front.append(policies[index])
             cheapest = layers
     return front
+
+
+def observed_risk(risk: Risk, replayed: Replayed) -> float:
+    """Return the observed risk in units of the guaranteed one: the largest of the overall risk and of all limits."""
+    overall = float(risk.losses(replayed).mean()) / risk.guarantee.risk
+    if not len(risk.limits):
+        return overall
+    counted, changed = risk.limits.rows_at(replayed.exit - 1)
+    rates = changed.sum(0) / np.maximum(counted.sum(0), 1)
+    return max(overall, float((rates / risk.limits.risks).max()))

@@ -6,8 +6,8 @@ such files.
 
 MODEL's encoder and head are not changed. Early exits are trained to reproduce its predictions, and the fastest set of
 exits is kept. Held-out texts then test the guarantee: by default, with 90 % confidence, at most 2 % of the predictions
-differ from MODEL's. If no setting is faster within that risk, offramp explains what would be possible and exits with
-code 1.
+differ from MODEL's, and at most 10 % of the predictions of each class. If no setting is faster within that risk,
+offramp explains what would be possible and exits with code 1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_reading
+from offramp.cli.guarantee import COUNT_TEXTS, add_guarantee_options
 from offramp.cli.streams import echo
 from offramp.cli.wording import as_options
 from offramp.runtimes import RUNTIMES
@@ -25,6 +26,7 @@ examples:
   offramp adapt my-classifier texts.txt --risk 0.02 --confidence 0.9 --output fast
   offramp adapt my-classifier pairs.csv --text-column question --pair-column answer --output fast
   offramp adapt my-regression texts.jsonl --tolerance 0.25 --risk 0.05 --output fast
+  offramp adapt my-classifier texts.txt --keep ABUSE --recall 0.99 --output fast  # 99 % of ABUSE stays ABUSE
   offramp adapt my-classifier texts.txt --backend onnx --threads 2 --output fast  # int8 if predictions are preserved
 """
 
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guarantee.add_argument(
         "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"
     )
+    add_guarantee_options(guarantee, "tests.jsonl in OUT", f"{COUNT_TEXTS} (default: rows)")
     inference = parser.add_argument_group("inference")
     arguments.add_backend(inference, list(RUNTIMES), "torch")
     inference.add_argument(
@@ -116,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
     result = arguments.call(adapt, args)
     if not result:
-        echo(str(result.reason))
+        echo(as_options(str(result.reason), {}))
         return 1
     echo(as_options(str(result), {}))
     return 0

@@ -1,8 +1,9 @@
 """Choose the fastest exit threshold that satisfies a statistical guarantee, and save it in the model.
 
 The guarantee limits either the predictions that differ from the full model's (no labels needed) or the accuracy lost.
+It also limits the changed predictions of every class.
 By default the calibration rows are those that training held out. Other rows must not have been trained on. If no
-threshold satisfies the guarantee, nothing is changed and the exit code is 1.
+threshold satisfies the guarantee, the policy is not changed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
+from offramp.cli.guarantee import add_guarantee_options
 from offramp.cli.streams import echo
 from offramp.runtimes import RUNTIMES
 
@@ -19,6 +21,7 @@ examples:
   offramp calibrate my-model --risk 0.02 --confidence 0.9
   offramp calibrate my-model --risk-type accuracy --risk 0.01
   offramp calibrate my-model --file texts.txt --risk 0.01  # your own texts, without labels
+  offramp calibrate my-model --keep ABUSE --recall 0.99  # 99 % of the texts with this class keep it
   offramp calibrate my-model --speedup 2  # no guarantee: best quality at that speed
 """
 
@@ -43,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guarantee.add_argument(
         "--test",
         choices=["auto", "binomial", "betting", "hoeffding-bentkus"],
-        help="statistical test; auto is binomial for disagreement and betting for accuracy; binomial for accuracy "
-        "ignores gains, which is conservative (default: auto)",
+        help="statistical test; auto is binomial for disagreement, betting for accuracy and for groups; binomial for "
+        "accuracy ignores gains, which is conservative (default: auto)",
     )
     guarantee.add_argument(
         "--tolerance", type=float, metavar="X", help="regression: maximum difference that counts as unchanged"
@@ -54,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="model, or file of texts and labels, to compare predictions with (default: the full model)",
     )
+    add_guarantee_options(guarantee, "tests.jsonl in MODEL")
     guarantee.add_argument(
         "--speedup", type=float, metavar="S", help="no guarantee: best quality with S times fewer layers"
     )
@@ -63,14 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="exit policy to calibrate; repeat the option to choose among several on half of the rows; auto chooses "
-        "between entropy and risk (default: the model's policy, else entropy)",
+        help="exit policy to calibrate; repeat the option to choose among several on a quarter of the rows; auto "
+        "chooses between entropy and risk (default: the model's policy, else entropy)",
     )
     exits.add_argument(
-        "--per-exit", action="store_true", help="choose a separate threshold per exit on half of the rows"
+        "--per-exit", action="store_true", help="choose a separate threshold per exit on a quarter of the rows"
     )
     exits.add_argument(
-        "--temperature", action="store_true", help="first fit a temperature per exit on a quarter of the rows"
+        "--temperature",
+        action="store_true",
+        help="first fit a temperature per exit on a quarter of the rows; needs labels",
     )
     add_data(parser, "The default is the rows that training held out.")
     parser.add_argument(
@@ -82,11 +88,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate the model and print the guarantee."""
     from offramp.api.calibrate import calibrate
+    from offramp.report.class_table import class_table
 
     result = arguments.call(calibrate, args, announce=echo)  # if this cannot be printed, the model is not changed
     if not result:
-        echo(f"{result.sentence}\n{args.model} is unchanged.")
+        if not result.withdrawn:  # otherwise it is printed already
+            echo(f"{result.sentence}\n{args.model} is unchanged.")
         return 1
+    if table := class_table(result.evidence.get("classes", ()), result.evidence.get("limits", ())):
+        echo(f"\n{table}\n")
     backend = result.evidence["machine"]["backend"]
     is_export = RUNTIMES[backend].runs_graphs
     folder, config = (f"{args.model}/{backend}", "offramp.json") if is_export else (args.model, "config.json")

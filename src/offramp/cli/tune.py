@@ -2,7 +2,7 @@
 
 Every segment of the model is timed at several batch sizes. Sets of up to four early exits are compared by predicted
 time on a quarter of the rows that training held out; the other rows test the best set, which gives the guarantee. If
-the guarantee cannot be satisfied, nothing is changed and the exit code is 1.
+the guarantee cannot be satisfied, the export is not changed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 
 from offramp.cli import arguments
 from offramp.cli.data import add_data
+from offramp.cli.guarantee import add_guarantee_options
 from offramp.cli.streams import echo
 from offramp.runtimes import graph_runtimes
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guarantee.add_argument(
         "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"
     )
+    add_guarantee_options(guarantee, "tests.jsonl in MODEL")
     exits = parser.add_argument_group("exits")
     exits.add_argument(
         "--policy",

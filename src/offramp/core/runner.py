@@ -126,7 +126,8 @@ class Runner:
     def fingerprint(self) -> str:
         """A hash of everything that the predictions depend on, except the policy."""
         weights = self.stepper.weights_fingerprint()
-        return fingerprint.fingerprint_model(self.config, self.tokenizer, weights, self.limit, self.backend, self.dtype)
+        facts = (self.limit, self.backend, self.dtype, self.device.type)
+        return fingerprint.fingerprint_model(self.config, self.tokenizer, weights, *facts)
 
     # -- prediction ------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def choose_metrics(answer_type: AnswerType, metric: str | None, classes: int) ->
 
 def label_rows(table: Table, task: Task) -> Rows:
     """Return a table's rows with encoded labels; raise at the first label that is not one of the task's."""
-    texts, encoded_labels, unlabelled = [], [], []
+    texts, encoded_labels, unlabelled, groups = [], [], [], []
     is_multi_label = task.answer_type is MULTI_LABEL
     labels = label_lists(table.labels, table.label_names or task.labels) if is_multi_label else table.labels
     for row, label in enumerate(labels):
@@ -81,6 +81,7 @@ def label_rows(table: Table, task: Task) -> Rows:
             raise BadInput(f"{table.location(row)}: {unknown_label_message(label, task.labels)}")
         texts.append(table.texts[row])
         encoded_labels.append(encoded)
+        groups += [] if table.groups is None else [table.groups[row]]
     if not texts:
         raise BadInput(f"{table.name} contains no labelled rows.")
     notes = list(table.skipped)
@@ -88,7 +89,7 @@ def label_rows(table: Table, task: Task) -> Rows:
         reason = "without a label" if task.labels is not None else "whose label is not a number"
         first = table.lines[unlabelled[0]]
         notes.append(f"{table.name}: skipped {len(unlabelled)} rows {reason}, the first in line {first}.")
-    return Rows(texts, encoded_labels, tuple(notes))
+    return Rows(texts, encoded_labels, tuple(notes), groups=groups or None)
 
 
 def describe_rows(task: Task, rows: Rows) -> str:

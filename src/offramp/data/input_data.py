@@ -34,6 +34,7 @@ class InputData:
     texts: list[Text] | None = None  # in memory; None: in the file
     table: Any = None  # in memory: a pandas DataFrame or a Hugging Face dataset
     labels: Sequence[Any] | None = None
+    groups: Sequence[Any] | None = None  # of texts in memory
 
     @property
     def in_memory(self) -> bool:
@@ -57,6 +58,26 @@ class InputData:
         if self.texts is not None:
             return iter(self.texts)
         return read_texts(source) if self.table is None else _table_texts(self.table, source)
+
+    def read_with_groups(
+        self, inputs: Sequence[str] | None, group_column: str | None
+    ) -> tuple[list[Text], list[str] | None]:
+        """Return the texts and the groups that they belong to; None if they are not grouped."""
+        if self.groups is not None:
+            texts = list(self.read(inputs))
+            if len(texts) != len(self.groups):
+                raise BadInput(f"Got {len(texts):,} texts and {len(self.groups):,} groups; the numbers must match.")
+            return texts, [_check_group(group, f"`groups`, item {row}") for row, group in enumerate(self.groups, 1)]
+        if group_column is None:
+            return list(self.read(inputs)), None
+        if self.texts is not None:
+            raise BadInput("`group_column=` is only for files and tables; pass the groups of a list with `groups=`.")
+        if self.source.format == "text" and not self.in_memory:
+            raise BadInput(f"{self.source.name} is read as plain text, which has no columns; remove `group_column=`.")
+        rows = list(self.read_with_ids(inputs, group_column))
+        place = f"{self.source.name}, column {group_column!r}, row"
+        groups = [_check_group(group, f"{place} {row}") for row, (group, _) in enumerate(rows, 1)]
+        return [text for _, text in rows], groups
 
     def has_ids(self, column: str) -> bool:
         """Whether all rows have this column; standard input and pipes are not read to find out."""
@@ -115,6 +136,13 @@ def _plain_id(value: Any, source: Source, line: int) -> int | str | None:
     if hasattr(value, "item") and isinstance(value.item(), int):  # a NumPy integer
         return int(value)
     return check_utf8(source, line, str(value))
+
+
+def _check_group(group: Any, place: str) -> str:
+    """Return a group as text; raise if it is missing."""
+    if group is None or group != group or str(group) in ("", "nan", "None", "NaT"):
+        raise BadInput(f"{place}: the group is missing.")
+    return str(group)
 
 
 def resolve_input(

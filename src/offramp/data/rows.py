@@ -14,7 +14,7 @@ from offramp.answers import SPAN
 from offramp.data.custom_task import choose_metrics, label_rows
 from offramp.data.input_data import InputData
 from offramp.data.labels import match_labels, reorder_rows
-from offramp.data.reading import Source, infer_format, read_column_names, read_texts
+from offramp.data.reading import Source, infer_format, read_column_names
 from offramp.data.source import DEFAULT_TEXT_COLUMNS
 from offramp.data.split import DataLocation, read_task_rows
 from offramp.data.squad import questions_in_memory
@@ -47,6 +47,7 @@ class DataOptions:
     text_column: str | None = None
     pair_column: str | None = None
     label_column: str | None = None
+    group_column: str | None = None  # what rows are grouped by
     no_header: bool = False
     metric: str | None = None
 
@@ -183,7 +184,7 @@ def _check_training_data_exists(model: str, trained: dict[str, str | None]) -> N
 
 def _load_task(options: DataOptions, split: str) -> TaskRows:
     task = TASKS[str(options.task)]
-    for name in (*COLUMNS, "metric", "input_format", "no_header"):
+    for name in (*COLUMNS, "group_column", "metric", "input_format", "no_header"):
         if getattr(options, name):
             raise BadValue(
                 f"Task {task.name} has fixed columns, files and metrics; remove `{name.removeprefix('no_')}=`."
@@ -213,15 +214,18 @@ def _load_from_memory(options: DataOptions, memory: InputData, config: AdaptiveC
 def _rows_in_memory(options: DataOptions, memory: InputData, config: AdaptiveConfig, task: Task) -> Rows:
     names = memory.columns()
     if config.answer_type is SPAN:
+        if options.group_column is not None or memory.groups is not None:
+            raise BadValue("Questions are grouped by their contexts; remove `group_column=` and `groups=`.")
         return questions_in_memory(memory, config.no_answer is not None)
     if memory.labels is None and (names is None or (options.label_column is None and "label" not in names)):
-        return Rows(list(memory.read(config.inputs)), None)
+        texts, groups = memory.read_with_groups(config.inputs, options.group_column)
+        return Rows(texts, None, groups=groups)
     if memory.labels is None:
-        columns = Columns(options.text_column, options.pair_column, options.label_column, _inputs(config))
+        columns = _columns(options, config)
         table = table_from_memory(memory.table, memory.name, columns)
     else:
-        texts = list(memory.read(config.inputs))
-        table = Table(memory.name, texts, list(memory.labels), list(range(1, len(texts) + 1)))
+        texts, groups = memory.read_with_groups(config.inputs, options.group_column)
+        table = Table(memory.name, texts, list(memory.labels), list(range(1, len(texts) + 1)), groups=groups)
     return label_rows(table, task)
 
 
@@ -229,19 +233,25 @@ def _inputs(config: AdaptiveConfig) -> tuple[str, ...] | None:
     return None if config.inputs is None else tuple(config.inputs)
 
 
+def _columns(options: DataOptions, config: AdaptiveConfig) -> Columns:
+    return Columns(
+        options.text_column, options.pair_column, options.label_column, _inputs(config), options.group_column
+    )
+
+
 def _load_custom(options: DataOptions, config: AdaptiveConfig, split: str) -> TaskRows:
     if options.file is None and options.dataset is None:
         raise BadInput("No data: pass `texts=`, `dataset=`, or `task=` with `data_dir=`.")
     task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
-    inputs = _inputs(config)
-    columns = Columns(options.text_column, options.pair_column, options.label_column, inputs)
+    columns = _columns(options, config)
     if options.file is None:
         name = "validation" if split == "dev" else split  # its name on the Hub
         table = read_hub(str(options.dataset), options.dataset_config, name, columns)
         return TaskRows(f"{options.dataset}, {split}", task, label_rows(table, task))
-    source = replace(options.source, inputs=inputs)
+    source = replace(options.source, inputs=columns.inputs)
     names = read_column_names(source) or []
     if options.label_column is None and "label" not in names:
-        return TaskRows(options.file, task, Rows(list(read_texts(source)), None))
+        texts, groups = InputData(source).read_with_groups(columns.inputs, options.group_column)
+        return TaskRows(options.file, task, Rows(texts, None, groups=groups))
     table = read_table(options.file, columns, options.input_format, has_header=not options.no_header)
     return TaskRows(options.file, task, label_rows(table, task))

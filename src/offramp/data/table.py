@@ -21,12 +21,13 @@ BOOLEANS = {"1": True, "1.0": True, "true": True, "yes": True, "0": False, "0.0"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the text, of the second text of each pair and of the label; `inputs` are the model's own."""
+    """The columns of the text, the second text of each pair, the label and the group; `inputs` are the model's own."""
 
     text: str | None = None
     pair: str | None = None
     label: str | None = None
     inputs: tuple[str, ...] | None = None
+    group: str | None = None  # what rows are grouped by
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Table:
     label_names: tuple[str, ...] | None = None  # class names of a Hugging Face dataset
     skipped: tuple[str, ...] = ()  # notes on rows that were left out
     inputs: tuple[str, ...] = ("text",)  # the columns of the texts
+    groups: list[Any] | None = None  # the group of each row, if rows are grouped
 
     def location(self, row: int) -> str:
         """Return the file and line of a row, for messages."""
@@ -59,6 +61,7 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
     texts: list[Text] = []
     labels: list[Any] = []
     lines: list[int] = []
+    groups: list[Any] | None = None if columns.group is None else []
     chosen: tuple[str, str | None, str] | None = None
     for line, row in read_records(source, malformed):
         chosen = chosen or _choose_columns(source, columns.label, list(row))
@@ -66,6 +69,8 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
         first = _text(source, line, row, text)
         texts.append(first if pair is None else (first, _text(source, line, row, pair)))
         labels.append(_label(source, line, row, label))
+        if groups is not None:
+            groups.append(_group(source, line, row, str(columns.group)))
         lines.append(line)
     if chosen is None:
         raise BadInput(f"{file} contains no rows.")
@@ -74,7 +79,16 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
         f"the first in line {(malformed or [0])[0]}."
     )
     names = _class_names(source, chosen[2]) if format == "parquet" else None
-    return Table(file, texts, labels, lines, names, (skipped,) if malformed else (), _input_columns(*chosen[:2]))
+    notes = (skipped,) if malformed else ()
+    return Table(file, texts, labels, lines, names, notes, _input_columns(*chosen[:2]), groups)
+
+
+def _group(source: Source, line: int, row: Mapping[str, Any], column: str) -> str:
+    if row.get(column) in (None, ""):
+        if column not in row:
+            raise source.error_at(line, str(UnknownName("column", column, row)))
+        raise source.error_at(line, f"column {column!r} is empty, expected the group of the row.")
+    return str(row[column])
 
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns) -> Table:
@@ -176,4 +190,11 @@ def _from_dataset(data: Any, name: str, columns: Columns) -> Table:
     feature = data.features[label]
     names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
     lines = list(range(1, len(texts) + 1))
-    return Table(name, texts, labels, lines, tuple(names) if names else None, inputs=_input_columns(text, pair))
+    groups = None
+    if columns.group is not None:
+        if columns.group not in data.column_names:
+            raise BadInput(f"{name}: {UnknownName('column', columns.group, data.column_names)}")
+        rows = enumerate(data[columns.group], 1)
+        groups = [_group(source, row, {columns.group: value}, columns.group) for row, value in rows]
+    inputs = _input_columns(text, pair)
+    return Table(name, texts, labels, lines, tuple(names) if names else None, inputs=inputs, groups=groups)

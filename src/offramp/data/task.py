@@ -75,6 +75,7 @@ class Rows:
     labels: list[Any] | None
     skipped: tuple[str, ...] = ()  # notes on rows that were left out
     ids: list[str] | None = None  # of questions
+    groups: list[Any] | None = None  # the group (document, customer, …) of each row
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -82,5 +83,7 @@ class Rows:
     def take(self, indices: Iterable[int]) -> Rows:
         """Return the rows at these indices."""
         indices = list(indices)
-        labels, ids = (None if column is None else [column[i] for i in indices] for column in (self.labels, self.ids))
-        return Rows([self.texts[i] for i in indices], labels, self.skipped, ids)
+        labels, ids, groups = (
+            None if column is None else [column[i] for i in indices] for column in (self.labels, self.ids, self.groups)
+        )
+        return Rows([self.texts[i] for i in indices], labels, self.skipped, ids, groups)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from offramp.core.runner import Runner
 from offramp.data.rows import TaskRows
 from offramp.errors import BadValue
+from offramp.evaluation.classes import class_results
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.examples import extremes
 from offramp.evaluation.points import Scorer, cheapest
@@ -157,6 +159,7 @@ def build_results(
         tolerance=scorer.tolerance,
         elue=Elue(options.elue_length, track(about["model"]["parameters"])),
         examples=extremes(trace, data, policy, scorer.tolerance),
+        classes=class_results(trace, trace.replay(policy).answers, _bands(config.calibrated)),
         calibration=config.calibrated if policy == config.exit_policy else None,
         width=width_report(config, trace, policy),
         questions=_official_scores(trace, data, policy),
@@ -165,6 +168,11 @@ def build_results(
         return results
     policies = policies_to_time(results)
     return add_timings(results, trace, policies, time_policies(runner, data.rows.texts, policies))
+
+
+def _bands(calibrated: Any) -> Sequence[float]:
+    """Return the bands of values that a guarantee about a regression limits."""
+    return ((calibrated or {}).get("guarantee") or {}).get("bands") or ()
 
 
 def _reference(trace: Trace) -> str | None:

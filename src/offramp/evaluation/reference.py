@@ -42,7 +42,8 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
     outputs = full.answer(texts, policy="never", quiet=True)  # the trace of the export reports truncated texts
-    return Reference(outputs.values, FULL_DEPTH, full.fingerprint)
+    logits = None if full.config.answer_type.multiple_rows else outputs.logits
+    return Reference(outputs.values, FULL_DEPTH, full.fingerprint, logits)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
@@ -74,4 +75,4 @@ def _from_file(name: str, config: AdaptiveConfig, data: TaskRows) -> Reference:
 
 def _from_model(name: str, config: AdaptiveConfig, texts: Sequence[Text]) -> Reference:
     logits, fingerprint = full_model_logits(name, config, texts)
-    return Reference(config.answer_type.answers(logits), short_name(name), fingerprint)
+    return Reference(config.answer_type.answers(logits), short_name(name), fingerprint, logits)

@@ -16,6 +16,7 @@ from offramp.model.renamed import current_calibration
 __all__ = [
     "RESULTS",
     "Chosen",
+    "ClassResult",
     "DataFacts",
     "Elue",
     "Evaluation",
@@ -125,6 +126,16 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class ClassResult:
+    """The rows that the full model assigns to a class, and how many keep it after early exits."""
+
+    name: str
+    rows: int
+    kept: int
+    interval: Interval  # 95 % interval of the fraction that is kept
+
+
+@dataclass(frozen=True)
 class Example:
     """An example row for the report."""
 
@@ -175,6 +186,7 @@ class Evaluation:
     tolerance: float | None = None
     elue: Elue = field(default_factory=Elue)
     examples: dict[str, list[Example]] = field(default_factory=dict)
+    classes: list[ClassResult] = field(default_factory=list)  # at the operating point
     calibration: dict[str, Any] | None = None  # the guarantee of the chosen policy, if any
     width: WidthReport | None = None
     questions: dict[str, dict[str, float]] | None = None  # official scores of the task

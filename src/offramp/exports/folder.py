@@ -24,7 +24,7 @@ from offramp.files.load_errors import loading
 from offramp.files.managed_files import EXPORT
 from offramp.files.writing import check_output_path, replace_files
 from offramp.model import card, guarantee
-from offramp.model.config import AdaptiveConfig
+from offramp.model.config import AdaptiveConfig, check_calibrated
 from offramp.model.folder import EXPORT_FILE, hash_weight_files
 from offramp.model.renamed import current_calibration
 from offramp.model.tokenizer import load_tokenizer
@@ -89,6 +89,11 @@ def read_export(folder: Path, backend: str) -> Export:
             f"{export_folder / EXPORT_FILE} is damaged ({str(err).splitlines()[0]:.100}); run {again}"
         ) from err
     _check(export, export_folder, again)
+    if export.calibrated is not None:
+        try:
+            check_calibrated(export.calibrated)
+        except BadModel as err:
+            raise BadModel(f"{export_folder / EXPORT_FILE}: {err}") from err
     missing = [name for name in export.files if not (export_folder / name).is_file()]
     if missing:
         raise BadModel(f"{export_folder} has no {missing[0]}; run {again}")
@@ -209,12 +214,13 @@ def check_export_folder(export_folder: Path, overwrite: bool) -> None:
         raise CannotWrite(f"{export_folder} has no {EXPORT_FILE}: it is not an offramp export. Move it away first.")
 
 
-def save_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: str, evidence_name: str) -> None:
-    """Save the policy and the evidence of a calibration with its export."""
+def save_policy(folder: Path, backend: str, config: AdaptiveConfig, evidence: str | None = None) -> None:
+    """Save the policy, its guarantee and the evidence of a calibration with its export."""
     export = read_export(folder, backend)
     export = replace(export, policy=config.policy, calibrated=config.calibrated, max_tokens=config.max_tokens)
     export_folder = folder / backend
-    replace_files({export_folder / EXPORT_FILE: export.to_json(), export_folder / evidence_name: evidence})
+    files = {export_folder / EXPORT_FILE: export.to_json()}
+    replace_files(files if evidence is None else files | {export_folder / card.EVIDENCE: evidence})
     replace_files(card.new_card(AdaptiveConfig.from_pretrained(folder), folder))
 
 

@@ -23,7 +23,7 @@ from offramp.exports.options import Texts
 from offramp.model.config import AdaptiveConfig
 from offramp.training.holdout import read_hashes
 
-__all__ = ["drop_seen_rows", "texts_for_export"]
+__all__ = ["texts_for_export", "unseen_rows"]
 
 logger = logging.getLogger("offramp")
 
@@ -53,14 +53,14 @@ def texts_for_export(name: str, config: AdaptiveConfig, options: DataOptions) ->
     return Texts(_shuffled(trained)[:SCALES], _shuffled(dev)[:CHECKED])
 
 
-def drop_seen_rows(data: TaskRows, seen: Sequence[int]) -> TaskRows:
-    """Return the rows without those that were used to export."""
+def unseen_rows(data: TaskRows, seen: Sequence[int]) -> NDArray[np.int64]:
+    """Return the indices of the rows that were not used to export."""
     if not seen:
-        return data
+        return np.arange(len(data.rows))
     unused: NDArray[np.bool_] = ~np.isin(hash_texts(data.rows.texts), np.asarray(seen, dtype=np.uint64))
     if not unused.all():
         logger.info("Skipped %d rows that were used to export the model.", int((~unused).sum()))
-    return data.take(np.flatnonzero(unused))
+    return np.flatnonzero(unused)
 
 
 def _shuffled(texts: Sequence[Text]) -> list[Text]:

@@ -11,7 +11,7 @@ __all__ = ["COMPARISON", "EXPORT", "MODEL", "check_managed"]
 
 MODEL = re.compile(  # files written by training, models and tokenizers
     r"(config|generation_config|scores|calibration|summary|special_tokens_map|added_tokens|vocab)\.json|README\.md|"
-    r"report\.html|modeling_offramp\.py|"
+    r"report\.html|modeling_offramp\.py|tests\.jsonl|"
     r"training\.yaml|(model.*|rows|trace)\.safetensors|model\.safetensors\.index\.json|"
     r"tokenizer(\.json|\.model|_config\.json)|vocab\.txt|merges\.txt|(spiece|spm|sentencepiece\.bpe)\.model|"
     r"checkpoints|logs|onnx|openvino|\.new|seed-\d+|\.seed-\d+\.lock"

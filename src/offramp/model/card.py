@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from offramp.model.class_table import HEAD, class_table_rows
 from offramp.model.config import AdaptiveConfig
 from offramp.model.folder import ExportSummary, exports_in
 from offramp.runtimes import RUNTIMES
@@ -121,7 +123,18 @@ def _guarantees(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) ->
         heading = f'**{RUNTIMES[backend].title} {precision}** (`backend="{backend}"`): ' if exports else ""
         file = f"{backend}/{EVIDENCE}" if backend in exports else EVIDENCE
         paragraphs.append(f"{heading}{entry['sentence']} Details are in `{file}`.")
+        paragraphs += _class_table(entry)
     return f"\n## {title}\n\n" + "\n\n".join(paragraphs) + "\n"
+
+
+def _class_table(entry: Mapping[str, Any]) -> list[str]:
+    """Return the table per class of a calibration as Markdown; none without classes and limits."""
+    if not entry.get("classes") and not entry.get("limits"):
+        return []
+    rows = class_table_rows(entry.get("classes") or (), entry.get("limits") or ())
+    lines = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    note = "Of the tested texts that the full model assigns to a class, how many keep it:"
+    return [note, "\n".join(f"| {' | '.join(line)} |" for line in lines)]
 
 
 def _notes(config: AdaptiveConfig) -> str:

@@ -20,12 +20,13 @@ from offramp.core.stepper import ExitPoint, ModelSpec, exit_points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.load_errors import reading
+from offramp.model.class_table import check_tables
 from offramp.model.renamed import current_calibration
 from offramp.originals.width.spec import Width, parse_width
 from offramp.policies import Policy, RiskModel
 from offramp.policies.thresholds import Threshold
 
-__all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "exit_layers", "family_of"]
+__all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "check_calibrated", "exit_layers", "family_of"]
 
 HEADS = {
     "linear": "a linear classifier",
@@ -223,7 +224,7 @@ class AdaptiveConfig(PreTrainedConfig):
         _check_adapted_for(self.adapted_for)
         if self.calibrated is not None:
             self.calibrated = current_calibration(self.calibrated)
-            _check_calibrated(self.calibrated)
+            check_calibrated(self.calibrated)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
@@ -434,7 +435,7 @@ def _check_adapted_for(adapted: Any) -> None:
         raise BadModel(f"`adapted_for` must have `backend` and a number or null as `threads`, got {adapted!r:.60}.")
 
 
-def _check_calibrated(calibrated: Any) -> None:
+def check_calibrated(calibrated: Any) -> None:
     """Raise `BadModel` if the guarantee's entry is invalid."""
     texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
     if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
@@ -449,6 +450,7 @@ def _check_calibrated(calibrated: Any) -> None:
             f"`calibrated.guarantee` must be an object, got {calibrated['guarantee']!r:.60}. "
             "Calibrate again, or remove it."
         )
+    check_tables(calibrated)
 
 
 AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

@@ -43,13 +43,20 @@ def hash_weights(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def fingerprint_model(
-    config: AdaptiveConfig, tokenizer: PreTrainedTokenizerBase, weights: str, limit: int, backend: str, dtype: str
+    config: AdaptiveConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: str,
+    limit: int,
+    backend: str,
+    dtype: str,
+    device: str = "cpu",
 ) -> str:
-    """Return a hash of the weights, exits, labels, tokenizer, maximum length, backend and dtype.
+    """Return a hash of the weights, exits, labels, tokenizer, maximum length, backend, dtype and type of device.
 
     It does not depend on the policy, so calibration, which sets the policy, does not invalidate its trace.
     """
     parts = [_relevant(config.to_dict()), _tokenizer_rules(tokenizer), weights, limit, backend, dtype]
+    parts += [] if device == "cpu" else [device]  # fingerprints of earlier releases have no device
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 

@@ -6,10 +6,10 @@ import logging
 from typing import Any
 
 from offramp.model.config import AdaptiveConfig
-from offramp.policies import Policy
+from offramp.policies import Never, Policy
 from offramp.runtimes import RUNTIMES
 
-__all__ = ["bind", "clear", "drop_if_stale"]
+__all__ = ["bind", "clear", "drop_if_stale", "remind_if_outside"]
 
 logger = logging.getLogger("offramp")
 
@@ -21,6 +21,8 @@ def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], finge
     config.calibrated = {
         "guarantee": evidence["guarantee"],
         "sentence": evidence["sentence"],
+        "limits": evidence.get("limits", []),
+        "classes": evidence.get("classes", []),
         "policy": str(policy),
         "fingerprint": fingerprint,
         "backend": machine["backend"],
@@ -44,10 +46,19 @@ def drop_if_stale(config: AdaptiveConfig, name: str, fingerprint: str, backend: 
     elif calibrated.get("policy") != str(config.exit_policy):
         reason = f"the policy was changed to {config.exit_policy.describe()} after the calibration"
     else:
-        reason = "its weights, exits, labels, tokenizer or maximum length have changed since the calibration"
+        reason = "its weights, exits, labels, tokenizer, maximum length or device have changed since the calibration"
         if RUNTIMES[backend].runs_graphs:
             reason += ", or the runtime's version or the CPU's instructions differ"
     logger.warning("%s: the guarantee does not hold here, because %s. Calibrate again.", name, reason)
+
+
+def remind_if_outside(config: AdaptiveConfig, policy: Policy, max_layers: int | None) -> None:
+    """Log a reminder if predictions with this policy and budget are outside the model's guarantee."""
+    if not (config.calibrated or {}).get("guarantee") or isinstance(policy, Never):
+        return
+    if policy != config.exit_policy or max_layers is not None:
+        changed = "`max_layers=`" if policy == config.exit_policy else f"the policy {policy.describe()}"
+        logger.warning("The model's guarantee does not cover predictions with %s.", changed)
 
 
 def clear(config: AdaptiveConfig) -> None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from offramp.core.stepper import ModelSpec
 from offramp.errors import BadValue
 from offramp.policies import POLICIES
 from offramp.policies.policy import Policy
+from offramp.policies.spacing import SIZE
 
-__all__ = ["applicable_policies", "grid"]
+__all__ = ["applicable_policies", "fine_grid", "grid"]
+
+PARTS = 3  # into which `fine_grid` divides every step of a grid
 
 
 def applicable_policies(model_spec: ModelSpec) -> list[str]:
@@ -62,3 +66,17 @@ def grid(
     for policy in candidates:
         policy.check(model_spec)
     return list(dict.fromkeys(candidates))
+
+
+def fine_grid(name: str, model_spec: ModelSpec) -> list[Policy]:
+    """Return the candidate settings of a policy with three times as many thresholds, for calibration."""
+    policies = grid(name, model_spec)
+    if len(policies) < SIZE // 2 or not hasattr(policies[0], "threshold"):  # counts, votes, tolerances
+        return policies
+    refined = policies[:1]
+    for before, after in pairwise(policies):
+        low, high = before.parameter, after.parameter
+        assert low is not None and high is not None, "the settings of a grid have one threshold"
+        values = [low + (high - low) * part / PARTS for part in range(1, PARTS)]
+        refined += [before.with_threshold(float(f"{value:.5g}")) for value in values] + [after]
+    return list(dict.fromkeys(refined))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from offramp.evaluation.results import Evaluation
+from offramp.model.class_table import MAX_CLASSES
 from offramp.policies import parse
 
 __all__ = [
     "checkpoints_table",
+    "classes_table",
     "exits_table",
     "format_table",
     "guarantee_and_sample",
@@ -120,6 +122,19 @@ def questions_table(results: Evaluation) -> str | None:
     return f"{format_table(head, rows)}\n{hint}"
 
 
+def classes_table(results: Evaluation) -> str:
+    """Return how many texts of every class keep their prediction, the classes that lose most first."""
+    classes = sorted(results.classes, key=lambda entry: (entry.kept / entry.rows, -entry.rows))
+    rows = []
+    for entry in classes[:MAX_CLASSES]:
+        low, high = entry.interval
+        interval = f"{percent(low)}–{percent(high)}"
+        rows.append([entry.name, f"{entry.rows:,}", percent(entry.kept / entry.rows), interval])
+    if len(classes) > MAX_CLASSES:
+        rows.append([f"{len(classes) - MAX_CLASSES} others", "", "", ""])
+    return format_table(["full model's class", "rows", "same (%)", "95 % interval"], rows)
+
+
 def live_table(results: Evaluation) -> str:
     """Return computed and measured speedups over the plain model, timed in the same run."""
     rows = [["plain encoder", "1.00 ×", f"{results.plain_seconds:.2f}", "1.00 ×"]]
@@ -154,6 +169,8 @@ def guarantee_and_sample(results: Evaluation) -> str | None:
     guarantee = (results.calibration or {}).get("guarantee")
     if not guarantee or guarantee.get("risk_type") != "disagreement" or guarantee.get("tolerance") != results.tolerance:
         return None  # another tolerance counts other predictions
+    if guarantee.get("group") or guarantee.get("average"):
+        return None  # it is about groups, or about the mean over calibrations
     if results.reference != guarantee.get("reference") and not (guarantee.get("frozen") and results.reference is None):
         return None  # so does another reference
     from scipy import stats
@@ -190,6 +207,8 @@ def summary(results: Evaluation) -> str:
         "Speedup in layers, by maximum fraction of changed predictions:",
     ]
     parts += [policies_table(results), headline(results)]
+    if results.classes:
+        parts.append(classes_table(results))
     if guarantee := guarantee_and_sample(results):
         parts.append(guarantee)
     if results.live:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from offramp.core.loop import exits_within, iter_exited, run
 from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
 from offramp.serving.audit import Audit
+from offramp.serving.audit_limits import AuditLimits
 from offramp.serving.requests import (
     QueuedRequest,
     QueueFull,
@@ -56,7 +57,8 @@ class PendingAudit:
     """An example drawn for the audit; these are queued in the order in which examples were predicted."""
 
     rows: EncodedRows  # of this example
-    early: NDArray[Any] | None  # the prediction that was returned; None: all of its rows ran through all layers
+    early: Answers  # the prediction that was returned
+    is_full: bool  # all of its rows ran through all layers
 
 
 class Engine:
@@ -80,7 +82,13 @@ class Engine:
         self.policy = runner.config.resolve_policy(policy)
         is_calibrated = self.policy == runner.config.exit_policy  # the guarantee does not apply to any other policy
         guarantee = is_calibrated and runner.config.calibrated and runner.config.calibrated.get("guarantee")
-        self.audit = Audit(float(guarantee["risk"])) if guarantee and guarantee["risk_type"] == "disagreement" else None
+        self.audit: Audit | None = None
+        self.limits: AuditLimits | None = None
+        if guarantee and guarantee["risk_type"] == "disagreement":
+            config = runner.config
+            self.limits = AuditLimits.of(config.calibrated, config.answer_type, config.labels)
+            limits = [(limit.name, limit.risk) for limit in self.limits.limits]
+            self.audit = Audit.of(float(guarantee["risk"]), limits)
         self.audit_rate = audit if self.audit is not None else 0.0
         self.on_alarm, self.watch = on_alarm, watch
         self.heartbeat = time.monotonic()
@@ -290,10 +298,9 @@ class Engine:
         """Copy an example for its audit, so that it does not keep the whole request in memory."""
         indices = np.flatnonzero(request.rows.group == example)
         rows, outputs = request.rows.take([example]), request.outputs
-        if (outputs.layer[indices] == self.runner.config.num_layers).all():
-            return PendingAudit(rows, None)
+        is_full = bool((outputs.layer[indices] == self.runner.config.num_layers).all())
         example_outputs = RowOutputs(outputs.logits[indices].copy(), outputs.exit[indices], outputs.layer[indices])
-        return PendingAudit(rows, self.runner.decode(example_outputs, rows).values)
+        return PendingAudit(rows, self.runner.decode(example_outputs, rows), is_full)
 
     def _audit(self) -> None:
         try:
@@ -304,17 +311,15 @@ class Engine:
     def _run_audits(self) -> None:
         """Audit up to 8 drawn examples, in order; only those that exited early need the full model."""
         audits = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
-        early = [audit for audit in audits if audit.early is not None]
-        differ = iter(self._differ(early) if early else ())
-        for audit in audits:
-            self._count_audit(audit.early is not None and bool(next(differ)))
-
-    def _differ(self, early: Sequence[PendingAudit]) -> Iterable[bool]:
-        """Return, for each example, whether the full model's prediction differs from the returned one."""
-        full = self._run_full_model(EncodedRows.concat([audit.rows for audit in early]))
-        tolerance = (self.runner.config.calibrated or {}).get("guarantee", {}).get("tolerance")
-        returned = np.concatenate([audit.early for audit in early if audit.early is not None])
-        return self.runner.config.answer_type.differ(returned, full.values, tolerance)
+        early = [audit for audit in audits if not audit.is_full]
+        full = self._run_full_model(EncodedRows.concat([audit.rows for audit in early])) if early else None
+        position = 0
+        for audit in audits:  # one by one: the tests need the order in which examples were drawn
+            expected = audit.early
+            if full is not None and not audit.is_full:
+                expected = full.take(position)
+                position += 1
+            self._count_audit(audit.early, expected)
 
     def _run_full_model(self, rows: EncodedRows) -> Answers:
         order = np.argsort(rows.lengths, kind="stable")
@@ -327,18 +332,16 @@ class Engine:
         outputs = RowOutputs(logits, np.full(len(rows), last.number), np.full(len(rows), last.layer))
         return self.runner.decode(outputs, rows)
 
-    def _count_audit(self, differs: bool) -> None:
+    def _count_audit(self, early: Answers, full: Answers) -> None:
+        """Count whether a returned prediction differs from the full model's, overall and for every limit."""
         if self.audit is None:
             return
-        before, self.audit = self.audit, self.audit.after(differs)
+        tolerance = (self.runner.config.calibrated or {}).get("guarantee", {}).get("tolerance")
+        (differs,) = self.runner.config.answer_type.differ(early.values, full.values, tolerance)
+        changes = [] if self.limits is None else self.limits.changes(early, full)
+        before, self.audit = self.audit, self.audit.after(bool(differs), changes)
         if self.audit.alarm and not before.alarm:
-            logger.warning(
-                "The guarantee %s: %d of %d audited predictions differ from the full model's; it allows %.3g%%.",
-                "is violated" if self.audit.violated else "is drifting",
-                self.audit.different,
-                self.audit.audited,
-                100 * self.audit.risk,
-            )
+            logger.warning("%s", _describe_alarm(self.audit))
 
     @property
     def _exits_disabled(self) -> bool:
@@ -351,6 +354,20 @@ class Engine:
 
     def _batch(self, parts: Sequence[tuple[EncodedRows, int]], group: NDArray[np.int64] | None = None) -> Batch:
         return Batch.from_parts(parts, self.runner.pad_token_id, self.runner.device, group)
+
+
+def _describe_alarm(audit: Audit) -> str:
+    """Return which guarantee has raised an alarm, and why."""
+    if not audit.violated and not audit.drifted:
+        limit = audit.violated_limits[0]
+        return (
+            f"The guarantee for {limit.name} is violated: {limit.different} of {limit.audited} audited predictions "
+            f"changed; it allows {100 * limit.risk:.3g}%."
+        )
+    return (
+        f"The guarantee {'is violated' if audit.violated else 'is drifting'}: {audit.different} of {audit.audited} "
+        f"audited predictions differ from the full model's; it allows {100 * audit.risk:.3g}%."
+    )
 
 
 def _groups(rows: Sequence[tuple[QueuedRequest, int]]) -> NDArray[np.int64]:

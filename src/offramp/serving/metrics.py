@@ -41,6 +41,15 @@ class Metrics:
             "alarm_violated": "1 when the guarantee is violated",
             "alarm_drift": "1 when drift was detected",
         }
+        limit_gauges = {
+            "audited_by_limit": "audited predictions that a class or decision counts",
+            "audit_changed_by_limit": "of them, predictions that changed",
+            "alarm_violated_by_limit": "1 when the guarantee of a class or decision is violated",
+        }
+        self.limit_gauges = {
+            name: Gauge(f"offramp_{name}", text, ["limit"], registry=self.registry)
+            for name, text in limit_gauges.items()
+        }
         self.gauges = {name: Gauge(f"offramp_{name}", text, registry=self.registry) for name, text in gauges.items()}
 
     def watch(self, name: str, value: float) -> None:
@@ -69,4 +78,8 @@ class Metrics:
             }
             for name, value in values.items():
                 self.gauges[name].set(float(value))
+            for limit in engine.audit.limits:
+                self.limit_gauges["audited_by_limit"].labels(limit.name).set(limit.audited)
+                self.limit_gauges["audit_changed_by_limit"].labels(limit.name).set(limit.different)
+                self.limit_gauges["alarm_violated_by_limit"].labels(limit.name).set(float(limit.violated))
         return generate_latest(self.registry)

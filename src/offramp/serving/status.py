@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -126,6 +127,7 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
             "interval": [low, high],
             "violated": audit.violated,
             "drifting": audit.drifted,
+            "limits": [asdict(limit) for limit in audit.limits],
         }
     layers = dict(engine.layers)  # a copy: the model's thread keeps counting
     calibrated = (runner.config.calibrated or {}) if engine.policy == runner.config.exit_policy else {}

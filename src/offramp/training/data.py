@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.data.custom_task import infer_task, label_rows
-from offramp.data.hashes import hash_texts
+from offramp.data.hashes import hash_texts, normalizer
 from offramp.data.input_data import resolve_input
 from offramp.data.labels import reorder_rows
 from offramp.data.split import READERS, DataLocation, read_custom_table, read_task_rows
@@ -20,7 +20,8 @@ from offramp.data.table import Columns, Table, table_from_memory
 from offramp.data.task import Rows, Task
 from offramp.data.tasks import TASKS
 from offramp.errors import BadInput, BadValue
-from offramp.training.holdout import hold_out, read_hashes
+from offramp.files.load_errors import loading
+from offramp.training.holdout import TRAIN_NORMALIZED, hold_out, read_hashes
 from offramp.training.settings import Settings
 
 __all__ = ["Data", "Tables", "data_location", "read_data", "reorder_labels", "table_in_memory", "warn_about_overlap"]
@@ -74,10 +75,21 @@ def read_data(
     if settings.train_rows is not None:
         train = _sample(train, settings.train_rows, settings.seed)
     backbone_hashes = read_hashes(Path(settings.backbone))
-    train_rows, held_out = hold_out(train, settings.calibration_split, settings.seed, backbone_hashes.get("train"))
+    normalize = _normalizer(settings.backbone) if settings.calibration_split else str.strip
+    known = [backbone_hashes[role] for role in ("train", TRAIN_NORMALIZED) if role in backbone_hashes]
+    seen = np.concatenate(known) if known else None
+    train_rows, held_out = hold_out(train, settings.calibration_split, settings.seed, seen, normalize)
     data = Data(task, train.take(train_rows), train.take(held_out), dev, backbone_hashes)
     task.answer_type.check_labels(data.train.labels or ())
     return data
+
+
+def _normalizer(backbone: str) -> Callable[[str], str]:
+    """Return what the backbone's tokenizer does to texts, so that an uncased model has no copies on both sides."""
+    from transformers import AutoTokenizer
+
+    with loading(backbone):
+        return normalizer(AutoTokenizer.from_pretrained(backbone))
 
 
 def warn_about_overlap(data: Data) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from offramp.files.writing import apply_umask
 __all__ = [
     "FILE",
     "KNOWN",
+    "TRAIN_NORMALIZED",
     "UNKNOWN",
     "count_seen_in_training",
     "earlier_training_rows",
@@ -30,17 +31,23 @@ logger = logging.getLogger("offramp")
 
 FILE = "rows.safetensors"  # in the model folder: hashes of the rows by role
 ROLES = ("train", "calibration", "dev")
+TRAIN_NORMALIZED = "train_normalized"  # hashes of the training texts as the tokenizer normalizes them
 ADVICE = "Copy the file again: it records which rows the model was trained on."
 BINS = 10  # strata for regression
 KNOWN, UNKNOWN = "known", "unknown"
 
 
 def hold_out(
-    rows: Rows, fraction: float, seed: int, seen: NDArray[np.uint64] | None = None
+    rows: Rows,
+    fraction: float,
+    seed: int,
+    seen: NDArray[np.uint64] | None = None,
+    normalize: Callable[[str], str] = str.strip,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of the training rows and of the held-out rows: random, stratified, duplicates together.
 
     Questions are held out by context. Texts whose hashes are in `seen`, from earlier training, are not held out.
+    Texts that `normalize` makes equal count as duplicates.
     """
     if not 0 <= fraction < 1:
         raise BadValue(f"`calibration_split` must be at least 0 and below 1, got {fraction}.")
@@ -51,6 +58,11 @@ def hold_out(
         contexts = hash_texts([text[1] for text in rows.texts])
         seen = None if seen is None else contexts[np.isin(keys, seen) | np.isin(contexts, seen)]
         keys = contexts
+    else:
+        normalized = hash_texts(rows.texts, normalize)
+        is_seen = np.zeros(len(keys), bool) if seen is None else np.isin(keys, seen) | np.isin(normalized, seen)
+        keys = _first_of_copies(keys, normalized)
+        seen = None if seen is None else keys[is_seen]
     hashes, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     strata = _strata(rows, first)
     order = np.random.default_rng(seed).permutation(len(first))
@@ -73,6 +85,12 @@ def hold_out(
             "use `calibration_split=0`."
         )
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _first_of_copies(keys: NDArray[np.uint64], normalized: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return keys that are equal for rows with the same normalized text; those of other rows are unchanged."""
+    _, first, inverse = np.unique(normalized, return_index=True, return_inverse=True)
+    return keys[first][inverse]
 
 
 def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ from transformers.trainer_callback import ProgressCallback
 import offramp
 from offramp.data import labels
 from offramp.data.custom_task import describe_rows
-from offramp.data.hashes import hash_texts
+from offramp.data.hashes import hash_texts, normalizer
 from offramp.data.task import Task
 from offramp.errors import BadValue
 from offramp.files.load_errors import loading
@@ -465,7 +465,8 @@ class TrainingRun:
         shared = hash_texts(data.task.answer_type.shared_texts(data.train.texts))
         hashes["train"] = np.concatenate([hashes["train"], shared])
         hashes["dev"] = np.concatenate([hash_texts(rows.texts) for rows in data.dev.values()])
-        for role in ("train", "dev"):  # include the rows of an offramp backbone
+        hashes[holdout.TRAIN_NORMALIZED] = hash_texts(data.train.texts, normalizer(self.model.tokenizer))
+        for role in ("train", "dev", holdout.TRAIN_NORMALIZED):  # include the rows of an offramp backbone
             hashes[role] = np.concatenate([hashes[role], data.backbone_hashes.get(role, hashes[role][:0])])
         with writing(self.output):
             self.model.save_pretrained(new, exports=False)

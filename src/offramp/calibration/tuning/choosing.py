@@ -12,18 +12,20 @@ from offramp.calibration.tuning.search import Candidate, search
 from offramp.calibration.tuning.threshold_grids import threshold_grid
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy, RiskModel
+from offramp.policies.grids import fine_grid
 
 __all__ = [
     "TuneOptions",
     "candidates",
     "describe_candidate",
     "describe_costs",
+    "settings_to_test",
     "suggest_larger_risk",
     "with_risk_model",
 ]
 
 LARGER_RISKS = (0.02, 0.03, 0.05, 0.1, 0.2)  # tried if the guaranteed risk is too small
-MARGIN = 0.8  # the search aims at this fraction of the risk, to leave room for the test on other rows
+MARGIN = 0.8  # the search aims at this fraction of the risk and of the limits, to leave room for the test
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,13 @@ def candidates(
     trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[Candidate]:
     """Return sets of exits with their policy settings, fastest first."""
-    losses, results = Risk(guarantee, trace).losses_per_exit(), []
+    risk, results = Risk(guarantee, trace), list[Candidate]()
+    losses, changes = risk.losses_per_exit(), risk.changes_per_exit()
     for name in policies_for(options.policy, trace.model_spec):
-        thresholds_for = threshold_grid(name, trace, losses)
-        results += search(trace, thresholds_for, costs, options.batch, losses, MARGIN * guarantee.risk, allowed)
+        thresholds_for = threshold_grid(name, trace, changes)
+        results += search(
+            trace, thresholds_for, costs, options.batch, losses, risk.limits, guarantee.risk, MARGIN, allowed
+        )
     return sorted(results, key=lambda candidate: candidate.seconds)
 
 
@@ -55,7 +60,17 @@ def suggest_larger_risk(
     for risk in (risk for risk in LARGER_RISKS if risk > guarantee.risk):
         if results := candidates(trace, replace(guarantee, risk=risk), costs, options, allowed):
             return [f"With a risk of {100 * risk:g} %: {describe_candidate(results[0], layers)}."]
+    if guarantee.class_risk is not None and candidates(
+        trace, replace(guarantee, class_risk=None), costs, options, allowed
+    ):
+        return [f"Only without the limit of {100 * guarantee.class_risk:g} % per class (`class_risk='none'`)."]
     return [f"No risk up to {100 * LARGER_RISKS[-1]:g} % works: the early exits differ from the full model too often."]
+
+
+def settings_to_test(trace: Trace, policy: Policy) -> tuple[Trace, list[Policy]]:
+    """Return the trace with the policy's risk model, and the settings of the policy to test on it."""
+    trace = with_risk_model(trace, policy)
+    return trace, fine_grid(policy.name, trace.model_spec)
 
 
 def with_risk_model(trace: Trace, policy: Policy) -> Trace:

@@ -11,21 +11,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from offramp.calibration.choice import AUTO, SEED, CalibrationOptions, choose_with_guarantee, policies_for
+from offramp.calibration.choice import AUTO, choose_with_guarantee, policies_for, random_split
+from offramp.calibration.ledger import TestRecord, append_tests
 from offramp.calibration.risk_model import with_placeholder_risk_model
 from offramp.calibration.risks import Guarantee, Risk
-from offramp.calibration.rows import rows_to_calibrate
-from offramp.calibration.run import bind_policy, build_evidence, check_folder
+from offramp.calibration.rows import CalibrationRows, RowOptions, rows_to_calibrate
+from offramp.calibration.run import bind_policy, build_evidence, check_folder, notes_on, warn_about_constant
 from offramp.calibration.tuning.choosing import (
     TuneOptions,
     candidates,
     describe_candidate,
     describe_costs,
+    settings_to_test,
     suggest_larger_risk,
-    with_risk_model,
 )
 from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
@@ -45,7 +47,7 @@ from offramp.exports.exporter import MIN_AGREEMENT, ExportedGraphs, Exporter
 from offramp.exports.folder import check_export_folder, read_export
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.run import store
-from offramp.exports.texts import drop_seen_rows
+from offramp.exports.texts import unseen_rows
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Policy
 from offramp.policies.grids import grid
@@ -62,7 +64,6 @@ __all__ = [
 
 logger = logging.getLogger("offramp")
 
-SEARCH_DIVISOR = 4  # one in four rows is used for the search, the others for the test
 NUM_TIMED = 512  # texts that are timed
 
 
@@ -74,6 +75,12 @@ class TuningOutcome:
     policy: Policy | None
     sentence: str
     trace: Trace | None = None  # of the rows that the guarantee was tested on
+    evidence: dict[str, Any] | None = None
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the test rows were used."""
+        return bool((self.evidence or {}).get("tested"))
 
 
 def tune(
@@ -82,26 +89,27 @@ def tune(
     texts: Texts,
     guarantee: Guarantee,
     options: TuneOptions,
+    row_options: RowOptions | None = None,
 ) -> TuningOutcome:
     """Export the model with the exits that make it fastest within the risk."""
+    row_options = row_options or RowOptions()
     folder, model = check_folder(name), AdaptiveModel.from_pretrained(name).eval()
     _check(model, options)
     check_export_folder(folder / options.backend, overwrite=True)
-    data, origin = rows_to_calibrate(folder, model.config, data_options)
-    guarantee.check(model.config.answer_type, data.labels is not None)
-    data = drop_seen_rows(data, texts.seen)
-    if not len(data.rows):
+    rows = rows_to_calibrate(folder, model.config, model.tokenizer, data_options, row_options)
+    guarantee = rows.apply_to(guarantee).for_model(model.config.answer_type, model.config.labels)
+    guarantee.check(model.config.answer_type, rows.data.labels is not None, model.config.labels)
+    rows = rows.take(unseen_rows(rows.data, texts.seen))
+    if not len(rows.data.rows):
         raise BadInput(
             f"All {len(texts.seen):,} rows are used for the scales and checks of the export, none remain for tuning; "
             "give about 1,000 more."
         )
-    order = np.random.default_rng(SEED).permutation(len(data.rows))
-    cut = len(order) // SEARCH_DIVISOR
-    search_rows, test_rows = data.take(np.sort(order[:cut])), data.take(np.sort(order[cut:]))
+    search_rows, test_rows = (rows.take(part) for part in random_split(len(rows.data.rows), rows.clusters))
     export_options = _export_options(folder, options)
     exporter = Exporter(model, texts, replace(export_options, force=True))
     exported = exporter.make()
-    result = search_exits(exporter, exported, search_rows, guarantee, options)
+    result = search_exits(exporter, exported, search_rows.data, guarantee, options)
     logger.info("%s", "\n".join([describe_costs(result.costs), *result.describe()]))
     best = result.best
     if best is None:
@@ -109,13 +117,17 @@ def tune(
             (),
             None,
             f"No early exits meet the guarantee ({guarantee.describe(model.config.answer_type)}) on the "
-            f"{len(search_rows.rows):,} rows used for the search.",
+            f"{len(search_rows.data.rows):,} rows used for the search.",
         )
     layers = tuple(exporter.points[index].layer for index in best.exit_indices)
     final = Exporter(model, texts, with_exits(export_options, exported, layers))
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "trace.safetensors"
-        return replace(calibrate_and_store(final, best, test_rows, guarantee, origin, options, file), trace=None)
+        outcome = calibrate_and_store(final, best, test_rows, guarantee, options, file)
+    if outcome.is_tested:
+        record = TestRecord.of(guarantee, outcome.policy is not None, test_rows.keys)
+        append_tests(row_options.ledger_file(folder), [record])
+    return replace(outcome, trace=None)
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
@@ -206,9 +218,8 @@ def _allowed(exported: ExportedGraphs) -> list[int]:
 def calibrate_and_store(
     exporter: Exporter,
     best: Candidate,
-    data: TaskRows,
+    rows: CalibrationRows,
     guarantee: Guarantee,
-    origin: str,
     options: TuneOptions,
     trace_file: Path,
     model_name: str | None = None,
@@ -223,13 +234,17 @@ def calibrate_and_store(
     exported = exporter.make()
     exported = exported if checked is None else replace(exported, checked=checked)
     runner, layers = exporter.runner(exported), tuple(point.layer for point in exporter.points)
-    trace = obtain_trace(runner, data, trace_file, quiet=exporter.quiet, reference=reference)
-    chosen, evidence = choose_with_guarantee(
-        with_risk_model(trace, best.policy), guarantee, CalibrationOptions((best.policy.name,)), origin
-    )
+    trace = obtain_trace(runner, rows.data, trace_file, quiet=exporter.quiet, reference=reference)
+    trace = replace(trace, clusters=rows.clusters)
+    tested, settings = settings_to_test(trace, best.policy)
+    choice = choose_with_guarantee(tested, guarantee, settings, rows.described_origin)
+    chosen, evidence = choice.policy, choice.evidence
     if chosen is None:
-        return TuningOutcome(layers, None, evidence["sentence"])
-    timed = [data.rows.texts[row] for row in timed_rows(data.rows.texts)]
+        return TuningOutcome(layers, None, evidence["sentence"], evidence=evidence)
+    warn_about_constant(evidence)
+    evidence["sentence"] = " ".join([evidence["sentence"], *notes_on(runner, has_gates=False)])
+    texts = rows.data.rows.texts
+    timed = [texts[row] for row in timed_rows(texts)]
     seconds = _seconds_per_row(runner, chosen, timed, options.batch)
     if not exporter.quiet:
         exits = ", ".join(map(str, layers))
@@ -237,7 +252,7 @@ def calibrate_and_store(
     tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
     evidence = build_evidence(evidence, chosen, trace, model_name) | {"tuned": tuned}
     store(exporter, exported, *bind_policy(runner, chosen, evidence))
-    return TuningOutcome(layers, chosen, evidence["sentence"], trace)
+    return TuningOutcome(layers, chosen, evidence["sentence"], trace, evidence)
 
 
 def _seconds_per_row(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:

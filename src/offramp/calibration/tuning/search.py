@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.calibration.limits import Limits
 from offramp.calibration.tuning.costs import Costs
 from offramp.calibration.tuning.threshold_grids import ThresholdGrid
 from offramp.evaluation.traces.trace import Trace
@@ -38,7 +39,9 @@ def search(
     costs: Costs,
     size: int,
     losses: Any,
+    limits: Limits,
     risk: float,
+    margin: float,
     allowed: Sequence[int],
 ) -> list[Candidate]:
     """Return the best threshold of every set of exits, fastest first, without sets that exceed the risk on these rows.
@@ -49,7 +52,9 @@ def search(
         costs: the measured times.
         size: rows per batch.
         losses: the loss of every row at every exit, (rows, exits).
-        risk: the maximum mean loss.
+        limits: the limits for classes and for a decision.
+        risk: the guaranteed risk.
+        margin: the fraction of the risk and of the limits to aim at, which leaves room for the test on other rows.
         allowed: indices of the early exits that may be kept.
     """
     order = np.argsort(trace.lengths, kind="stable")  # batches have rows of similar length
@@ -60,7 +65,8 @@ def search(
         first = exits.argmax(2)  # (policies, rows): the first exit of the set where the row exits
         risks = losses[np.arange(trace.rows), np.asarray(exit_indices)[first]].mean(1)
         saves = (np.asarray(exit_indices)[first] < exit_indices[-1]).mean(1) >= MIN_EXITING
-        valid = np.flatnonzero((risks <= risk) & saves)
+        valid = np.flatnonzero((risks <= margin * risk) & saves)
+        valid = _within_limits(valid, np.asarray(exit_indices)[first], limits, margin)
         valid = valid[-NUM_RISKIEST:]  # the fastest is among the riskiest
         if len(valid):
             seconds = [_estimate_seconds(first[index][order], exit_indices, costs, size) for index in valid]
@@ -68,6 +74,23 @@ def search(
             policy, best_risk = policies[valid[best]], float(risks[valid[best]])
             candidates.append(Candidate(exit_indices, policy, seconds[best], best_risk))
     return sorted(candidates, key=lambda candidate: candidate.seconds)
+
+
+def _within_limits(
+    settings: NDArray[np.int64], exits: NDArray[np.int64], limits: Limits, margin: float
+) -> NDArray[np.int64]:
+    """Return the settings, from safe to risky, before the first that exceeds a limit, by bisection.
+
+    `exits` has the exit of every row under every setting, (settings, rows).
+    """
+    low, high = 0, len(settings)
+    if not len(limits):
+        return settings
+    while low < high:
+        middle = (low + high + 1) // 2
+        is_within = limits.within(exits[settings[middle - 1]], margin)
+        low, high = (middle, high) if is_within else (low, middle - 1)
+    return settings[:low]
 
 
 def _sets(allowed: Sequence[int], last: int) -> Iterator[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Policy, RiskModel
 from offramp.policies.grids import grid
 
-__all__ = ["TUNABLE", "ThresholdGrid", "threshold_grid"]
+__all__ = ["TUNABLE", "ThresholdGrid", "threshold_grid", "with_exits"]
 
 TUNABLE = tuple(name for name, policy in POLICIES.items() if policy.tunable)
 
@@ -49,7 +49,7 @@ def _by_risk_per_set(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
     """A separate risk model for every set of exits, if an exit is compared with the previous one."""
 
     def thresholds_for(exit_indices: Sequence[int]) -> tuple[list[Policy], NDArray[np.bool_]]:
-        smaller = _with_exits(trace, exit_indices)
+        smaller = with_exits(trace, exit_indices)
         log_odds, num_early = certainty_inputs(smaller), len(exit_indices) - 1
         risk_model = fit_curves(log_odds, losses[:, list(exit_indices[:-1])])
         return _risk_grid(log_odds, risk_model, list(range(num_early)), smaller)
@@ -57,7 +57,7 @@ def _by_risk_per_set(trace: Trace, losses: NDArray[Any]) -> ThresholdGrid:
     return thresholds_for
 
 
-def _with_exits(trace: Trace, exit_indices: Sequence[int]) -> Trace:
+def with_exits(trace: Trace, exit_indices: Sequence[int]) -> Trace:
     """Return the trace of a model that has only these exits."""
     layers = [trace.points[index].layer for index in exit_indices]
     return replace(

@@ -18,7 +18,7 @@ __all__ = ["FORMAT", "read_trace"]
 
 FORMAT = "offramp trace 2"
 DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U64": np.uint64}
-FLOATS = ("logits", "spent", "heads", "uncertainty", "kept")
+FLOATS = ("logits", "spent", "heads", "uncertainty", "kept", "reference_logits")
 BLOCK = 1 << 16  # rows checked at a time
 REQUIRED = ("logits", "spent", "heads", "lengths", "hashes")
 # required header entries and their types
@@ -93,7 +93,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
     model, logits = about["model"], arrays["logits"]
     rows, exits, classes = len(logits), len(model["layers"]), len(model["labels"])
     columns = ANSWER_TYPES[model["problem"]].num_columns(classes)
-    shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns)}
+    shapes: dict[str, tuple[int, ...]] = {"logits": (rows, exits, columns), "reference_logits": (rows, columns)}
     shapes |= dict.fromkeys(("spent", "heads", "uncertainty"), (rows, exits))
     shapes |= dict.fromkeys(("lengths", "hashes", "group"), (rows,)) | {"kept": (rows, model["depth"], 2)}
     examples = about["data"].get("texts", rows) if "group" in arrays else rows

@@ -38,6 +38,7 @@ class Reference:
     answers: NDArray[Any]  # (examples,) or (examples, labels)
     name: str
     fingerprint: str
+    logits: NDArray[np.float32] | None = None  # (examples, classes), if known and an example is one row
 
 
 def record(
@@ -87,6 +88,8 @@ def record(
         if reference is not None:
             if reference.answers.dtype != object:
                 parts.add("reference", reference.answers)
+            if reference.logits is not None:
+                parts.add("reference_logits", reference.logits.astype(np.float32))
             about["reference"] = {"name": reference.name, "fingerprint": reference.fingerprint}
         complete = Path(folder) / "complete"
         parts.join(complete, about)

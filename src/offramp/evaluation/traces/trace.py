@@ -12,6 +12,7 @@
 | `group`       | (rows,)                  | index of the example, if an example may be several rows      |
 | `labels`      | (rows,) or (rows, labels) | class numbers, values, or 0 and 1; if the data has labels    |
 | `reference`   | like predictions         | predictions of another model to compare with                 |
+| `reference_logits` | (rows, classes)     | the logits of these predictions, if known                    |
 
 For question answering, `logits` are summaries of the exits' outputs (`answers/span_summary.py`) with character
 positions; the examples and text answers are not stored, but added from the data (`with_examples`).
@@ -41,9 +42,10 @@ from offramp.runtimes.replay import Replay
 __all__ = ["PER_ROW", "Replayed", "Trace"]
 
 BLOCK = 1 << 16  # rows replayed at a time
-PER_ROW = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "group", "labels", "reference")
+PER_ROW: tuple[str, ...] = ("logits", "spent", "heads", "lengths", "hashes", "uncertainty", "kept", "group")
+PER_ROW = (*PER_ROW, "labels", "reference", "reference_logits")
 
-PER_EXAMPLE = ("labels", "reference")  # if an example may be several rows
+PER_EXAMPLE = ("labels", "reference", "clusters")  # if an example may be several rows
 
 Array = NDArray[Any]
 
@@ -72,6 +74,8 @@ class Trace:
     group: Array | None = None
     labels: Array | None = None
     reference: Array | None = None
+    reference_logits: Array | None = None
+    clusters: Array | None = None  # (examples,): examples of one cluster are not independent; not in the file
     examples: tuple[Any, ...] | None = None  # that text answers refer to; not in the file
     risk_model: RiskParameters | None = None  # of the policy `risk`, if fitted; not in the file
 
@@ -149,6 +153,11 @@ class Trace:
         """The predictions to compare with: the reference's, or the full model's."""
         return self.full if self.reference is None else np.asarray(self.reference)
 
+    @property
+    def expected_logits(self) -> Array | None:
+        """The logits of `expected`; None if they are not known."""
+        return np.asarray(self.logits[:, -1]) if self.reference is None else self.reference_logits
+
     def spent_at(self, exits: Array, alone: bool = False) -> NDArray[np.float64]:
         """Return the operations of rows that exit at these exits (from 1); `alone`: without earlier heads."""
         rows, indices = np.arange(self.rows), np.asarray(exits) - 1
@@ -211,16 +220,20 @@ class Trace:
 
     def take(self, indices: NDArray[np.int64]) -> Trace:
         """Return a subset of the rows; if an example may be several rows, a subset of the examples."""
-        arrays = {name: getattr(self, name) for name in PER_ROW}
+        arrays = {name: getattr(self, name) for name in (*PER_ROW, "clusters")}
         if self.group is None:
             examples = None if self.examples is None else tuple(self.examples[index] for index in indices)
             subset = {name: array[indices] for name, array in arrays.items() if array is not None}
+            if self.clusters is not None:
+                subset["clusters"] = np.unique(self.clusters[indices], return_inverse=True)[1]
             return replace(self, **subset, examples=examples)
         chosen = np.sort(indices)
         rows = np.flatnonzero(np.isin(self.group, chosen))
         per_row = {name: array[rows] for name, array in arrays.items() if array is not None and name not in PER_EXAMPLE}
         per_row["group"] = np.searchsorted(chosen, per_row["group"])
         per_example = {name: array[chosen] for name in PER_EXAMPLE if (array := arrays[name]) is not None}
+        if self.clusters is not None:
+            per_example["clusters"] = np.unique(self.clusters[chosen], return_inverse=True)[1]
         examples = None if self.examples is None else tuple(self.examples[index] for index in chosen)
         return replace(self, **per_row, **per_example, examples=examples)
 
