@@ -12,7 +12,7 @@ from tests.odd_calls import odd_options, odd_output
 from tests.odd_world import EVALUATE, MODELS, ONE_STEP, USUAL, model_of
 from tests.tampering import corrupt, edit_json, tamper_json, tamper_model, tamper_settings, tamper_trace
 
-CALIBRATED = ("config.json", "calibration.json", "README.md")  # files that calibrate replaces in a model
+CALIBRATED = ("config.json", "calibration.json", "README.md", "tests.jsonl")  # files that calibrate writes in a model
 
 
 @dataclass

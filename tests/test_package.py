@@ -153,7 +153,7 @@ LEVELS = [
         "data.questions",
         "data.hashes",
     },
-    {"answers"},
+    {"answers", "model.class_table"},
     {"core.stepper", "policies", "runtimes.runtime", "runtimes"},
     {"core.loop", "core.chunks", "encoders", "originals.width"},
     {"model.config", "data"},
@@ -277,7 +277,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "risk=0.02" in adapting and '"bert-base-uncased", exits=[3, 6, 9, 12]' in training
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in random_texts(700)))
-    exec(adapting.replace("risk=0.02", "risk=0.2").replace(', backend="onnx"', ""), {})
+    exec(adapting.replace("risk=0.02", 'risk=0.2, class_risk="none"').replace(', backend="onnx"', ""), {})
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
     exec(training.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
     assert (tmp_path / "my-model" / "config.json").is_file()

@@ -144,7 +144,18 @@ def test_labels_of_a_table_of_pairs_are_ignored(tmp_path, capsys, caplog):
         table.writerow(["question", "answer", "label"])
         table.writerows([[*pair, "x"] for pair in zip(texts[:450], texts[450:], strict=True)])
     columns = ["--text-column", "question", "--pair-column", "answer"]
-    adapts(capsys, model, tmp_path / "pairs.csv", *columns, "--risk", 0.4, "--output", tmp_path / "fast")
+    adapts(
+        capsys,
+        model,
+        tmp_path / "pairs.csv",
+        *columns,
+        "--risk",
+        0.4,
+        "--class-risk",
+        "none",
+        "--output",
+        tmp_path / "fast",
+    )
     assert "has labels, which are ignored" in caplog.text
 
 

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # arguments without an option, with the reason; options without an argument
 PYTHON_ONLY = {
     "labels": "a file has them in a column",
+    "groups": "a file has them in a column",
     "announce": "the command prints",
     "command": "set by the command",
     "train_data": "a file is --train-file",

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from offramp import AdaptiveModel
-from offramp.calibration.choice import shuffled
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.sequence import pareto, run_sequence
 from offramp.calibration.temperature import fit_temperatures
@@ -106,13 +105,15 @@ def test_rows_of_unknown_origin_are_reported(model, capsys, tmp_path):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(400, seed=77)) * 2)
     (model / "rows.safetensors").unlink()
     printed = calibrates(capsys, model, *EASY, "--file", tmp_path / "texts.txt")
-    assert "400 rows that may have been used for training" in printed  # duplicates count once
+    assert "800 rows that may have been used for training" in printed  # rows count as they come
+    printed = calibrates(capsys, model, *EASY, "--file", tmp_path / "texts.txt", "--count", "texts")
+    assert "400 unique texts that may have been used for training" in printed
 
 
 def test_several_grids_are_searched_on_other_rows_than_they_are_tested_on(model, capsys):
     calibrates(capsys, model, *EASY, "--policy", "entropy", "--policy", "patience-confidence", "--per-exit")
     saved = evidence(model)
-    assert saved["search_rows"] == saved["test_rows"] == 240 and "Pareto" in saved["order"]
+    assert (saved["search_rows"], saved["test_rows"]) == (120, 360) and "Pareto" in saved["order"]
     AdaptiveModel.from_pretrained(model)
 
 
@@ -131,7 +132,7 @@ def test_the_front_is_not_beaten_by_anything_and_goes_from_safe_to_risky(tmp_pat
     for loss, layers in map(measured, front):
         assert not any(a <= loss and b <= layers and (a, b) != (loss, layers) for a, b in every)
     assert [measured(policy)[0] for policy in front] == sorted(measured(policy)[0] for policy in front)
-    assert len(run_sequence(risk, front, shuffled(trace))) <= len(front)
+    assert len(run_sequence(risk, front)) <= len(front)
 
 
 def test_a_temperature_changes_certainty_and_no_answer(model, capsys, reviews):
@@ -239,7 +240,8 @@ def test_options_that_need_labels(model, capsys, tmp_path):
     assert "fitted to labels" in fails(capsys, "calibrate", model, "--file", texts, "--temperature")
     assert "has no splits" in fails(capsys, "calibrate", model, "--file", texts, "--split", "dev")
     strict = ["--risk", "0.01", "--confidence", "0.95"]
-    assert "200 rows are too few" in calibrates(capsys, model, "--file", texts, "--per-exit", *strict, code=1)
+    texts.write_text("".join(f"film number {number}\n" for number in range(390)))
+    assert "293 rows are too few" in calibrates(capsys, model, "--file", texts, "--per-exit", *strict, code=1)
 
 
 def test_a_model_that_is_not_a_folder(capsys):

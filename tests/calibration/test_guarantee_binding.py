@@ -206,9 +206,9 @@ def test_what_somebodys_classifier_was_trained_on_is_not_known(reviews, tmp_path
     call = ["train", classifier, "--task", "sst-2", "--data-dir", reviews, "-o", tmp_path / "on", "--max-steps", "1"]
     assert main([str(part) for part in (*call, "--cpu", "--calibration-split", "0.4")]) == 0
     assert "was fine-tuned on unknown rows" in capsys.readouterr().err
-    config = AdaptiveModel.from_pretrained(tmp_path / "on").config
-    _, origin = rows_to_calibrate(tmp_path / "on", config, DataOptions())
-    assert origin == "held out from this training; what its backbone was fine-tuned on is not known"
+    model = AdaptiveModel.from_pretrained(tmp_path / "on")
+    rows_of_training = rows_to_calibrate(tmp_path / "on", model.config, model.tokenizer, DataOptions())
+    assert rows_of_training.origin == "held out from this training; what its backbone was fine-tuned on is not known"
 
 
 def test_a_disk_that_fills_while_calibrating_leaves_no_guarantee_on_the_card(trained, tmp_path, monkeypatch, capsys):

@@ -71,15 +71,15 @@ def test_calibrated_saved_and_used_with_another_threshold(model, capsys, tmp_pat
 
 
 def test_auto_takes_entropy_or_the_risk_model(model, capsys):
-    """Half of the rows that the risk model was not fitted on choose between them, the other half tests the choice."""
+    """The rows that the risk model is fitted on also choose between them, the others test the choice."""
     printed = runs(capsys, "calibrate", model, *EASY[:-1], "auto")
     evidence = json.loads((model / "calibration.json").read_text())
-    assert evidence["test_rows"] == 180 and evidence["search_rows"] == 180
+    assert evidence["test_rows"] == 360 and evidence["search_rows"] == 120
     assert AdaptiveModel.from_pretrained(model).config.exit_policy.name in ("entropy", "risk")
     assert {setting["policy"].split(":")[0] for setting in evidence["tested"]} <= {
         "entropy",
         "risk",
-    } and "180 rows" in printed
+    } and "360 unique texts held out" in printed
 
 
 def test_a_regression_uses_the_distance_of_two_exits(tmp_path, capsys):

@@ -40,9 +40,10 @@ def costs(layers: int, segment_overhead: float = 0.0, exit_overhead: float = 0.0
 
 def test_the_cheapest_set_within_the_risk_comes_first():
     trace, guarantee = trace_of((0.2, 0.1, 0.05)), Guarantee("disagreement", 0.02)
-    losses = Risk(guarantee, trace).losses_per_exit()
+    risk = Risk(guarantee, trace)
+    losses = risk.losses_per_exit()
     thresholds_for = threshold_grid("confidence", trace, losses)
-    results = search(trace, thresholds_for, costs(4), 32, losses, guarantee.risk, [0, 1, 2])
+    results = search(trace, thresholds_for, costs(4), 32, losses, risk.limits, guarantee.risk, 1.0, [0, 1, 2])
     assert results == sorted(results, key=lambda candidate: candidate.seconds)
     assert all(candidate.risk <= 0.02 and candidate.exit_indices[-1] == 3 for candidate in results)
     assert len({candidate.exit_indices for candidate in results}) == 7  # all non-empty sets of three early exits

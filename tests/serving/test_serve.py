@@ -322,7 +322,7 @@ def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(fol
         async with app.router.lifespan_context(app):
             while not engine.ready:
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(engine, "_differ", broken)
+            monkeypatch.setattr(engine, "_count_audit", broken)
             replies.append(await post_asgi(app, {"inputs": TEXTS}))
             while engine._audits:
                 await asyncio.sleep(0.01)
@@ -344,17 +344,17 @@ def test_early_and_deep_rows_are_audited_in_the_order_in_which_they_exited(folde
     engine = Engine(offramp.load(folder), audit=1.0, policy="entropy:0.9")
     engine.audit, engine.audit_rate = Audit(0.1), 1.0
     counted: list[bool] = []
-    engine._count_audit = counted.append
-    engine._differ = lambda early: [True] * len(early)
+    engine._count_audit = lambda early, full: counted.append(full is not early)
     rows = engine.encode([f"{text} {number}" for number in range(8) for text in TEXTS], True)
     engine.ready = True
     future = engine.submit(rows, RequestOptions())
     with engine.runner.stepper.inference_mode():
         while engine._queue:
             engine._predict(*engine._next_batch())
-    exited_early = [audit.early is not None for audit in engine._audits]
-    while engine._audits:
-        engine._run_audits()
+    exited_early = [not audit.is_full for audit in engine._audits]
+    with engine.runner.stepper.inference_mode():
+        while engine._audits:
+            engine._run_audits()
     assert counted == exited_early and len(counted) == 32 and future.result().answers.layer.min() < 4
 
 
@@ -395,6 +395,11 @@ def test_the_guarantee_is_audited_and_an_alarm_disables_early_exits(folder, tmp_
     config["calibrated"] = {
         "guarantee": guarantee,
         "sentence": "At most 0.1 % differ.",
+        "limits": [
+            {"name": name, "kind": "class", "risk": 0.1, "classes": [name], "outcomes": [index], "tested": True}
+            | {"rows": 0, "changed": 0, "missing": 0, "grouped": False}
+            for index, name in enumerate(runner.config.labels)
+        ],
         "policy": "entropy:2",
         "fingerprint": runner.fingerprint,
         "backend": "torch",
@@ -410,7 +415,16 @@ def test_the_guarantee_is_audited_and_an_alarm_disables_early_exits(folder, tmp_
             if turn == 0:  # requests outside the guarantee are not audited
                 post(server.url, {"inputs": TEXTS, "parameters": {"max_layers": 1}})
                 assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] <= 4
+        before = -1
+        while audit["audited"] > before:  # rows that were drawn before the alarm are still counted
+            before = audit["audited"]
+            time.sleep(0.3)
+            audit = json.loads(get(f"{server.url}/info")[1])["audit"]
         assert audit["violated"] and audit["different"] > 0 and audit["interval"][0] > 0.001
+        assert [limit["name"] for limit in audit["limits"]] == list(runner.config.labels)
+        assert sum(limit["audited"] for limit in audit["limits"]) == audit["audited"]
+        assert sum(limit["different"] for limit in audit["limits"]) == audit["different"]
+        assert 'offramp_audited_by_limit{limit="' in get(f"{server.url}/metrics")[1]
         for parameters in ({"max_layers": 1}, {"deadline_ms": 0.0001}, {}):  # outside the guarantee, or stopped
             post(server.url, {"inputs": TEXTS, "parameters": parameters})
         assert json.loads(get(f"{server.url}/info")[1])["audit"]["audited"] == audit["audited"]
