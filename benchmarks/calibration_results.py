@@ -24,7 +24,7 @@ import numpy as np
 from offramp import load
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.run import calibrate
-from offramp.calibration.sequence import fixed_sequence, run_sequence
+from offramp.calibration.sequence import run_sequence
 from offramp.data.rows import DataOptions, load_rows
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.points import Scorer
@@ -46,13 +46,12 @@ def halves(trace: Trace, guarantee: Guarantee) -> dict[str, float]:
     for _ in range(HALVES):
         order = rng.permutation(len(trace))
         calibration, other = (trace.take(np.sort(part)) for part in np.array_split(order, 2))
-        tested = run_sequence(Risk(guarantee, calibration), policies, rng.permutation(len(calibration)))
-        last = fixed_sequence([test.p_value for test in tested], guarantee.level)
-        if last is None:
+        passed = [setting for setting in run_sequence(Risk(guarantee, calibration), policies) if setting.passed]
+        if not passed:
             layers.append(float(trace.depth))
             risks.append(0.0)
             continue
-        replayed = other.replay(tested[last].policy)
+        replayed = other.replay(passed[-1].policy)
         risk = float(Risk(guarantee, other).losses(replayed).mean())
         num_above += risk > guarantee.risk
         layers.append(float(replayed.layer.mean()))
