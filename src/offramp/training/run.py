@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import shutil
@@ -120,9 +121,10 @@ def _train(
 
 
 def close_process_group() -> None:
-    """Close the process group: gloo's threads abort a process that ends while they are running."""
+    """Close the process group and end its threads: gloo's threads abort a process that ends while they are running."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+        gc.collect()  # the trainer and its model refer to the group, in cycles; the last reference ends the threads
 
 
 def read_result(output: Path) -> TrainResult:
