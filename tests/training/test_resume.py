@@ -82,7 +82,7 @@ def as_rank(rank: int, port: str) -> None:
 
 
 def run_rank(call: list[str], rank: int, port: str) -> int:
-    """Run the command line as one of two ranks; no thread of gloo may be left, it would abort the process at its end."""
+    """Run the command line as one of two ranks; a thread of gloo that is left would abort the process at its end."""
     code = programs.offramp(call, as_rank, rank, port)
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert not [name for name in threads if "gloo" in name], threads
