@@ -28,8 +28,7 @@ def _examples(body: AnswerRequest) -> list[tuple[str, str]]:
 
 
 def _parameters(body: AnswerRequest) -> dict[str, Any]:
-    parameters = body.parameters or Parameters()
-    return {"truncate": True} | parameters.model_dump(exclude_none=True, exclude={"top_k", "details"})
+    return {"truncate": True} | (body.parameters or Parameters()).options()
 
 
 def _reply(answers: Any, body: AnswerRequest, request_info: Mapping[str, Any]) -> dict[str, Any]:

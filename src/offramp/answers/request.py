@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from offramp.errors import BadInput
 
-__all__ = ["Count", "Layers", "Parameters", "RequestBody", "RequestText", "TooLarge"]
+__all__ = ["BinaryReply", "Count", "Layers", "NonEmpty", "Parameters", "RequestBody", "RequestText", "TooLarge"]
+
+Item = TypeVar("Item")
 
 RequestText = Annotated[StrictStr, Field(max_length=10_000_000)]
+NonEmpty = Annotated[list[Item], Field(min_length=1, fail_fast=True)]  # one invalid item is enough to reject a request
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Layers = Annotated[int, Field(ge=0, le=100_000)]  # 0: an exit on the embeddings
 
@@ -24,6 +28,10 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    def attach(self, tail: bytes) -> None:
+        """Take the binary tensors that follow the JSON part of the body."""
+        raise BadInput("This route does not accept binary tensors; send JSON.")
+
 
 class Parameters(RequestBody):
     """Options of a request."""
@@ -34,3 +42,15 @@ class Parameters(RequestBody):
     policy: Annotated[StrictStr, Field(max_length=10_000)] | None = None
     deadline_ms: Annotated[float, Field(gt=0, le=1e9)] | None = None
     details: StrictBool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that the engine takes, if they are set."""
+        return self.model_dump(include={"truncate", "max_layers", "policy", "deadline_ms"}, exclude_none=True)
+
+
+@dataclass(frozen=True)
+class BinaryReply:
+    """A response whose JSON part is followed by binary tensors (Open Inference Protocol)."""
+
+    content: dict[str, Any]
+    tail: bytes

@@ -10,16 +10,19 @@ import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+import numpy as np
+import torch
+from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from offramp.answers.answer import Endpoint, TextAnswers
-from offramp.answers.request import Layers, Parameters, RequestBody, RequestText
+from offramp.answers.open_inference import OPEN_INFERENCE_ROUTES
+from offramp.answers.request import Layers, NonEmpty, Parameters, RequestBody, RequestText
 from offramp.data.reading import Text
-from offramp.errors import BadInput
 
 __all__ = ["ROUTES"]
 
-TextOrPair = Annotated[list[RequestText], Field(min_length=1, max_length=2)]
+TextOrPair = Annotated[NonEmpty[RequestText], Field(max_length=2)]
+FUNCTIONS = {"softmax": torch.nn.Softmax(-1), "sigmoid": torch.nn.Sigmoid(), "none": torch.nn.Identity()}
 
 
 class PipelinePair(RequestBody):
@@ -29,18 +32,24 @@ class PipelinePair(RequestBody):
     text_pair: RequestText | None = None
 
 
+class HubParameters(Parameters):
+    """Options of a request, with those of transformers pipelines."""
+
+    function_to_apply: Literal["softmax", "sigmoid", "none"] | None = None
+
+
 class HubRequest(RequestBody):
     """`POST /`: `{"inputs": "x"}`, `{"inputs": ["x", "y"]}`, and pairs as `{"text", "text_pair"}`."""
 
-    inputs: RequestText | PipelinePair | Annotated[list[RequestText | PipelinePair], Field(min_length=1)]
-    parameters: Parameters | None = None
+    inputs: RequestText | PipelinePair | NonEmpty[RequestText | PipelinePair]
+    parameters: HubParameters | None = None
     details: StrictBool = False
 
 
 class PredictRequest(RequestBody):
     """`POST /predict`: a text, a pair as a list of two, or a batch of lists of one or two."""
 
-    inputs: RequestText | TextOrPair | Annotated[list[TextOrPair], Field(min_length=1)]
+    inputs: RequestText | TextOrPair | NonEmpty[TextOrPair]
     raw_scores: StrictBool = False
     truncate: StrictBool | None = False
     max_layers: Layers | None = None
@@ -50,25 +59,8 @@ class ClassifyRequest(RequestBody):
     """`POST /classify`, in the format of vLLM."""
 
     model: StrictStr | None = None
-    input: RequestText | Annotated[list[RequestText], Field(min_length=1)]
+    input: RequestText | NonEmpty[RequestText]
     truncate: StrictBool | None = None
-
-
-class InferInput(RequestBody):
-    """An input tensor of the Open Inference Protocol."""
-
-    name: StrictStr
-    shape: list[StrictInt]
-    datatype: Literal["BYTES"]
-    data: list[Any]
-
-
-class InferRequest(RequestBody):
-    """`POST /v2/models/{model}/infer`: one input of texts as BYTES, or two for pairs."""
-
-    id: StrictStr | None = None
-    inputs: Annotated[list[InferInput], Field(min_length=1, max_length=2)]
-    parameters: Parameters | None = None
 
 
 class LabelScore(BaseModel):
@@ -105,50 +97,30 @@ def _text_or_pair(parts: list[str]) -> Text:
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
 
-def _infer_texts(body: InferRequest) -> list[Text]:
-    """Return one text per element, or pairs from two inputs."""
-    columns = []
-    for tensor in body.inputs:
-        flat = [item for row in tensor.data for item in (row if isinstance(row, list) else [row])]
-        if not all(isinstance(item, str) for item in flat):
-            raise BadInput(f"The input {tensor.name!r:.60} contains elements that are not strings.")
-        expected = 1
-        for size in tensor.shape:
-            expected *= size
-        if expected != len(flat):
-            raise BadInput(
-                f"The input {tensor.name!r:.60} has {len(flat)} texts, but its shape is {tensor.shape!s:.60}."
-            )
-        columns.append(flat)
-    if len(columns) == 1:
-        return list(columns[0])
-    if len(columns[0]) != len(columns[1]):
-        raise BadInput(f"Pairs need as many first texts as second texts, got {len(columns[0])} and {len(columns[1])}.")
-    return list(zip(*columns, strict=True))
-
-
-def _parameters(body: Any) -> dict[str, Any]:
+def _parameters(body: HubRequest) -> dict[str, Any]:
     """Return the parameters of a request; by default, long texts are truncated."""
-    parameters = body.parameters or Parameters()
-    return {"truncate": True} | parameters.model_dump(exclude_none=True, exclude={"top_k", "details"})
+    return {"truncate": True} | (body.parameters or HubParameters()).options()
 
 
 # -- responses -----------------------------------------------------------------------------------------
 
 
-def _label_scores(answers: TextAnswers, raw: bool = False) -> list[list[LabelScore]]:
+def _label_scores(answers: TextAnswers, function: str | None = None) -> list[list[dict[str, Any]]]:
     """Return the labels of each row with their scores, the highest first; a regression has a single one."""
-    rows = answers.logits.tolist() if raw else [list(answer.scores.values()) for answer in answers]
-    sorted_rows = []
-    for scores in rows:
-        row = [LabelScore(label=label, score=score) for label, score in zip(answers.labels, scores, strict=True)]
-        sorted_rows.append(sorted(row, key=lambda label_score: -label_score.score))
-    return sorted_rows
+    if function is None:
+        rows = np.array([list(answer.scores.values()) for answer in answers])
+    else:
+        rows = FUNCTIONS[function](torch.from_numpy(answers.logits)).numpy()
+    order = np.argsort(-rows, axis=1, kind="stable")
+    return [
+        [{"label": answers.labels[index], "score": scores[index]} for index in indices]
+        for scores, indices in zip(rows.tolist(), order.tolist(), strict=True)
+    ]
 
 
 def _hub_reply(answers: Any, body: HubRequest, request_info: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    parameters = body.parameters or Parameters()
-    rows = [[entry.model_dump() for entry in row[: parameters.top_k]] for row in _label_scores(answers)]
+    parameters = body.parameters or HubParameters()
+    rows = [row[: parameters.top_k] for row in _label_scores(answers, parameters.function_to_apply)]
     if parameters.details or body.details:
         for row, layer in zip(rows, answers.layer.tolist(), strict=True):
             row[0] |= {"exit_layer": layer, "outside_guarantee": request_info["outside"]}
@@ -156,40 +128,25 @@ def _hub_reply(answers: Any, body: HubRequest, request_info: Mapping[str, Any]) 
 
 
 def _predict_reply(answers: Any, body: PredictRequest, request_info: Mapping[str, Any]) -> Any:
-    rows = _label_scores(answers, body.raw_scores)
+    rows = _label_scores(answers, "none" if body.raw_scores else None)
     return rows if _is_batch(body) else rows[0]
 
 
 def _classify_reply(answers: Any, body: ClassifyRequest, request_info: Mapping[str, Any]) -> dict[str, Any]:
     data = []
     for index, row in enumerate(_label_scores(answers)):
-        scores = {entry.label: entry.score for entry in row}
+        scores = {entry["label"]: entry["score"] for entry in row}
         probs = [scores[label] for label in answers.labels]
-        data.append({"index": index, "label": row[0].label, "probs": probs, "num_classes": len(probs)})
+        data.append({"index": index, "label": row[0]["label"], "probs": probs, "num_classes": len(probs)})
     tokens = request_info["tokens"]
     return {
         "id": f"classify-{uuid.uuid4().hex}",
         "object": "list",
         "created": int(time.time()),
-        "model": body.model or request_info["model"],
+        "model": request_info["model"],
         "data": data,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
     }
-
-
-def _infer_reply(answers: Any, body: InferRequest, request_info: Mapping[str, Any]) -> dict[str, Any]:
-    rows = _label_scores(answers)
-    outputs = [
-        _output_tensor("label", "BYTES", [row[0].label for row in rows]),
-        _output_tensor("score", "FP32", [row[0].score for row in rows]),
-        _output_tensor("exit_layer", "INT64", answers.layer.tolist()),
-    ]
-    reply = {"model_name": request_info["model"], "model_version": "1", "outputs": outputs}
-    return reply | ({"id": body.id} if body.id else {})
-
-
-def _output_tensor(name: str, datatype: str, data: list[Any]) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
 
 
 ROUTES = (
@@ -220,13 +177,5 @@ ROUTES = (
         lambda body: {"truncate": True if body.truncate is None else body.truncate},
         _classify_reply,
     ),
-    Endpoint(
-        "/v2/models/{model}/infer",
-        "Predict (Open Inference Protocol)",
-        InferRequest,
-        dict[str, Any],
-        _infer_texts,
-        _parameters,
-        _infer_reply,
-    ),
+    *OPEN_INFERENCE_ROUTES,
 )

@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offramp.api.options import check_counts
 from offramp.errors import BadValue
 
+if TYPE_CHECKING:
+    from offramp.serving.api_keys import ApiKeys
+
 __all__ = ["serve"]
+
+KEY_VARIABLE = "OFFRAMP_API_KEY"
 
 logger = logging.getLogger("offramp")
 
@@ -31,11 +36,18 @@ def serve(
     max_rows: int = 512,
     max_bytes: int = 2_000_000,
     max_queue: int = 512,
+    max_connections: int = 1024,
+    grace_seconds: int = 30,
     batch_tokens: int | None = None,
     allow_override: bool = False,
     api_key: str | None = None,
     api_key_file: str | os.PathLike[str] | None = None,
     guard_all: bool = False,
+    allowed_hosts: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    log_requests: bool = False,
     backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -56,11 +68,20 @@ def serve(
         max_rows: maximum texts per request.
         max_bytes: maximum bytes per request body.
         max_queue: maximum rows in the queue (texts, or windows of long contexts).
+        max_connections: maximum open connections; at most what the limit of open files allows.
+        grace_seconds: time to answer pending requests when the server is stopped.
         batch_tokens: maximum padded tokens per batch; None to choose it for this machine.
         allow_override: allow requests to set the exit policy.
-        api_key: key that clients must send as a bearer token.
-        api_key_file: file with the API key.
+        api_key: key that clients must send as a bearer token; None for the keys in the environment variable
+            OFFRAMP_API_KEY, if it is set (several are separated by commas).
+        api_key_file: file with API keys, one per line; it is read again when it changes.
         guard_all: require the key for /health, /ready and /metrics too.
+        allowed_hosts: host names that URLs of this server may have. By default any, or if `host` is a loopback
+            address, only local ones, so that web pages cannot reach the server under a name of their own.
+        cors_origins: origins such as "https://example.org" whose web pages may send requests; "*" for all.
+        tls_cert: file with the TLS certificate (chain), to serve HTTPS.
+        tls_key: file with its private key, if it is not in the same file.
+        log_requests: log a JSON line per request: time, ids, route, status, latency, exit layers; never texts.
         backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
             adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
@@ -78,13 +99,15 @@ def serve(
     from offramp.extras import require
 
     require("serve", "Serving")
-    import uvicorn
-
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
     from offramp.serving.app import ServerOptions, make_app
+    from offramp.serving.body import BodyLimits
+    from offramp.serving.connections import ConnectionLimits
     from offramp.serving.engine import Engine
     from offramp.serving.metrics import Metrics
+    from offramp.serving.served import ServedModel
+    from offramp.serving.server import LOOPBACK, HttpOptions, listen, run_server
 
     for limit, value in (("max_rows", max_rows), ("max_bytes", max_bytes), ("max_queue", max_queue)):
         if value < 1:
@@ -95,18 +118,35 @@ def serve(
         raise BadValue(f"`audit` must be between 0 and 1, got {audit:g}.")
     if not 0 <= port <= 65535:
         raise BadValue(f"`port` must be between 0 (any free port) and 65535, got {port}.")
-    key = _key(api_key, None if api_key_file is None else Path(api_key_file))
+    model_name = name or Path(model).resolve().name
+    hosts = frozenset(map(str.lower, allowed_hosts)) | (LOOPBACK if host in LOOPBACK else frozenset())
+    options = ServerOptions(
+        model_name,
+        BodyLimits.of(max_rows, max_bytes),
+        _keys(api_key, None if api_key_file is None else Path(api_key_file)),
+        guard_all,
+        allow_override,
+        hosts or None,
+        tuple(cors_origins),
+        log_requests,
+    )
+    http = HttpOptions(
+        ConnectionLimits(max_connections, body_seconds=options.limits.seconds),
+        grace_seconds,
+        None if tls_cert is None else Path(tls_cert),
+        None if tls_key is None else Path(tls_key),
+    )
     check_counts(threads=threads)
-    server_socket = _listen(host, port)
+    server_socket = listen(host, port)
     adapted = adapted_for(model)
     if threads is None and backend in (None, adapted.backend) and adapted.threads is not None:
         threads = min(adapted.threads, usable_threads())
     threads = threads or usable_threads()
-    with server_socket, _responsive():
-        runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
-        metrics = Metrics()
-        engine = Engine(
-            runner,
+    metrics = Metrics()
+
+    def make_engine() -> Engine:
+        return Engine(
+            load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length),
             batch_tokens=batch_tokens,
             queue_rows=max_queue,
             audit=audit,
@@ -114,22 +154,28 @@ def serve(
             watch=metrics.watch,
             policy=policy,
         )
+
+    with server_socket, _responsive():
+        engine = make_engine()
         if audit and engine.audit is not None and engine.audit.risk >= 0.5:
             raise BadValue(f"A guarantee with risk {engine.audit.risk:g} is too weak to monitor; remove `audit=`.")
         if audit and engine.audit is None:
             raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove `audit=`.")
-        model_name = name or Path(model).resolve().name
-        options = ServerOptions(model_name, max_rows, max_bytes, key, guard_all, allow_override)
-        config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
-        url = f"http://{host}:{server_socket.getsockname()[1]}"
+        served = ServedModel(engine, make_engine)
+        if host not in LOOPBACK and options.keys is None:
+            logger.warning("%s is reachable from other machines and has no API key; set `api_key_file=`.", host)
+        url = f"{'http' if tls_cert is None else 'https'}://{host}:{server_socket.getsockname()[1]}"
         if announce is not None:
+            runner = engine.runner
             machine = f"{runner.backend}, {runner.dtype}, {threads} thread{'s' if threads > 1 else ''}"
             announce(f"Serving {model_name} on {url} ({machine}). Press Ctrl-C to stop.")
+        del engine  # a reload replaces it
         try:
-            uvicorn.Server(config).run(sockets=[server_socket])
+            run_server(make_app(served, options, metrics), served, server_socket, http)
         finally:
-            logger.warning("Shut down. Requests: %d accepted, %d answered.", engine.accepted, engine.answered)
-        return engine.accepted, engine.answered
+            counts = served.requests
+            logger.warning("Shut down. Requests: %d accepted, %d answered.", counts["accepted"], counts["answered"])
+        return counts["accepted"], counts["answered"]
 
 
 @contextmanager
@@ -146,36 +192,21 @@ def _responsive() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _key(api_key: str | None, file: Path | None) -> str | None:
+def _keys(api_key: str | None, file: Path | None) -> ApiKeys | None:
+    """Return the API keys of an argument, a file, or the environment."""
+    from offramp.serving.api_keys import ApiKeys
+
     if api_key is not None and file is not None:
         raise BadValue("Set only one of `api_key=` and `api_key_file=`.")
     if file is not None:
-        try:
-            key = file.read_text("utf-8").strip()
-        except OSError as err:
-            raise BadValue(f"Cannot read {file}: {err.strerror}.") from err
-        except UnicodeDecodeError as err:
-            raise BadValue(f"{file} is not UTF-8 text.") from err
-        if not key:
-            raise BadValue(f"{file} is empty.")
-        return key
-    if api_key is not None and not api_key.strip():
-        raise BadValue("`api_key` is empty.")
-    return api_key
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Open the server's socket before the model is loaded, so that a port in use is reported at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    server_socket = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # asyncio sets TCP_NODELAY on these only
-    server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        server_socket.bind((host, port))
-        server_socket.listen(2048)
-    except (OSError, UnicodeError) as err:
-        server_socket.close()
-        reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise BadValue(f"Cannot listen on {host}:{port}: {reason}. Use another `port=` or `host=`.") from err
-    return server_socket
+        return ApiKeys(file=file)
+    if api_key is not None:
+        if not api_key.strip():
+            raise BadValue("`api_key` is empty.")
+        return ApiKeys([api_key.strip()])
+    if KEY_VARIABLE not in os.environ:
+        return None
+    keys = [key.strip() for key in os.environ[KEY_VARIABLE].split(",") if key.strip()]
+    if not keys:
+        raise BadValue(f"The environment variable {KEY_VARIABLE} is empty; set a key, or unset it.")
+    return ApiKeys(keys)

@@ -5,14 +5,14 @@ Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-infere
 /info, /health, /ready, /metrics and /docs.
 
 With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
-differ than the guarantee allows. Thresholds are never tuned automatically.
+differ than the guarantee allows. Thresholds are never tuned automatically. SIGTERM shuts down gracefully; SIGHUP
+reloads the model without dropping requests.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
 
 from offramp.cli import arguments
 from offramp.cli.streams import echo
@@ -66,17 +66,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum rows in the queue: texts, or windows of long contexts (default: 512)",
     )
     limits.add_argument(
+        "--max-connections", type=int, default=1024, metavar="N", help="maximum open connections (default: 1,024)"
+    )
+    limits.add_argument(
+        "--grace-seconds",
+        type=int,
+        default=30,
+        metavar="N",
+        help="seconds to answer pending requests when the server is stopped (default: 30)",
+    )
+    limits.add_argument(
         "--batch-tokens",
         type=int,
         metavar="N",
         help="maximum padded tokens per batch (default: depends on the machine)",
     )
     limits.add_argument("--allow-override", action="store_true", help="allow requests to set the exit policy")
-    authentication = parser.add_argument_group("authentication")
-    authentication.add_argument("--api-key", metavar="KEY", help="key that clients must send as a bearer token")
-    authentication.add_argument("--api-key-file", metavar="FILE", help="file with the API key")
-    authentication.add_argument(
-        "--guard-all", action="store_true", help="require the key for /health, /ready and /metrics too"
+    access = parser.add_argument_group("access")
+    access.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key that clients must send as a bearer token (default: OFFRAMP_API_KEY in the environment, if set)",
+    )
+    access.add_argument(
+        "--api-key-file", metavar="FILE", help="file with API keys, one per line; read again when it changes"
+    )
+    access.add_argument("--guard-all", action="store_true", help="require the key for /health, /ready and /metrics too")
+    access.add_argument("--tls-cert", metavar="FILE", help="TLS certificate (chain), to serve HTTPS")
+    access.add_argument("--tls-key", metavar="FILE", help="private key of the certificate (default: in the same file)")
+    access.add_argument(
+        "--allowed-host",
+        dest="allowed_hosts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name that URLs of this server may have; can be repeated (default: any; on a loopback address, "
+        "local names only)",
+    )
+    access.add_argument(
+        "--cors-origin",
+        dest="cors_origins",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="origin whose web pages may send requests, such as https://example.org; can be repeated (default: none)",
+    )
+    parser.add_argument(
+        "--log-requests",
+        action="store_true",
+        help="log a JSON line per request: time, ids, route, status, latency, exit layers; never texts",
     )
     arguments.add_inference(parser)
 
@@ -85,6 +123,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     from offramp.api.serve import serve
 
-    logging.getLogger("offramp").setLevel(logging.INFO if os.environ.get("OFFRAMP_LOG") else logging.WARNING)
+    logging.getLogger("offramp").setLevel(logging.INFO if args.log_requests else logging.WARNING)
     arguments.call(serve, args, announce=echo)
     return 0

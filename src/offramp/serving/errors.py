@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -54,10 +53,6 @@ def describe_invalid(errors: Sequence[Any]) -> str:
     """Return one sentence for the errors of a body; a value of several possible types has one error per type."""
     error = max(errors, key=lambda entry: (entry["type"] not in TYPES, len(entry["loc"])))
     path = _path(error["loc"])
-    if error["type"] == "json_invalid":
-        return f"The body is not valid JSON: {error.get('ctx', {}).get('error', error['msg'])}."[:300]
-    if error["type"] in TYPES and isinstance(error["input"], bytes):
-        return "The body was not read as JSON; send the header content-type: application/json."
     if error["type"] in TYPES:
         expected = dict.fromkeys(TYPES[entry["type"]] for entry in errors if _path(entry["loc"]) == path)
         return f"{path} must be {' or '.join(expected)}, got {_shorten(error['input'])}."
@@ -96,14 +91,9 @@ def add_error_handlers(app: FastAPI) -> None:
     async def http_error(_: Request, err: HttpError) -> JSONResponse:
         return error_response(err.status, err.error_type, str(err), err.headers)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(_: Request, err: RequestValidationError) -> JSONResponse:
-        return error_response(400, "validation", describe_invalid(err.errors()))
-
     @app.exception_handler(HTTPException)
     async def http_exception(_: Request, err: HTTPException) -> JSONResponse:
-        error_type = {408: "slow", 413: "too_large", 400: "validation"}.get(err.status_code, "http")
-        return error_response(err.status_code, error_type, str(err.detail), dict(err.headers or {}))
+        return error_response(err.status_code, "http", str(err.detail), dict(err.headers or {}))
 
     @app.exception_handler(QueueFull)
     async def queue_full(_: Request, err: QueueFull) -> JSONResponse:

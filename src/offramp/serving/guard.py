@@ -1,28 +1,32 @@
-"""Middleware: checks API key and body size before a request is parsed."""
+"""Middleware: who may send a request, before its body is read; ids, counts and a log line for every response."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from fastapi import Response
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from offramp.serving.engine import Engine
+from offramp.serving.api_keys import ApiKeys
+from offramp.serving.body import BodyLimits
+from offramp.serving.connections import OVERFLOW
 from offramp.serving.errors import error_response, queue_full_response
 from offramp.serving.metrics import Metrics
+from offramp.serving.request_log import REQUEST_ID_HEADER, RequestRecord
+from offramp.serving.served import ServedModel
 
 __all__ = ["Guard", "ServerOptions"]
 
 logger = logging.getLogger("offramp")
 
-BODY_TIMEOUT = 30.0  # seconds between two chunks of a request body
-OPEN_PATHS = ("/health", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready")  # probes, no API key needed
+PROBES = ("/health", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready")  # no API key needed
+PAGES = ("/", "/docs")  # they contain no data, and send the key with their own requests
+JSON_TYPES = ("", "application/json", "application/octet-stream")  # octet-stream: binary tensors
+CURL_TYPE = "application/x-www-form-urlencoded"  # what curl sends by default
 
 
 @dataclass(frozen=True)
@@ -30,74 +34,103 @@ class ServerOptions:
     """The server's name, limits and access rules."""
 
     name: str = "model"
-    max_rows: int = 512  # texts per request
-    max_bytes: int = 2_000_000  # per request body
-    api_key: str | None = None
+    limits: BodyLimits = field(default_factory=BodyLimits)
+    keys: ApiKeys | None = None
     guard_all: bool = False  # /health, /ready and /metrics require the API key, too
     allow_override: bool = False  # requests may set a policy
+    allowed_hosts: frozenset[str] | None = None  # host names in URLs of this server; None: any
+    cors_origins: tuple[str, ...] = ()  # origins whose pages may send requests
+    log_requests: bool = False
 
 
 class Guard:
-    """Middleware that checks API key and body size; counts and logs every response, without its texts."""
+    """Middleware that rejects requests which are not allowed; counts and logs every response, without its texts."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, engine: Engine):
-        self.app, self.options, self.metrics, self.engine = app, options, metrics, engine
+    def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, served: ServedModel):
+        self.app, self.options, self.metrics, self.served = app, options, metrics, served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, received_bytes, is_complete = [0], [0], [False]
-
-        async def receive_limited() -> Message:
-            if is_complete[0]:  # only a disconnect can follow, at any time
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), BODY_TIMEOUT)
-            except TimeoutError as err:
-                raise HTTPException(408, "Timed out while reading the request body.") from err
-            received_bytes[0] += len(message.get("body", b""))
-            is_complete[0] = not message.get("more_body", False)
-            if received_bytes[0] > self.options.max_bytes:
-                raise HTTPException(413, f"The request body exceeds the maximum of {self.options.max_bytes:,} bytes.")
-            return message
+        headers, status = Headers(scope=scope), [0]
+        record = scope.setdefault("state", {})["record"] = RequestRecord.of(headers)
 
         async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = record.request_id
             await send(message)
 
-        if scope["method"] == "POST":  # every body is JSON, even if the content type is missing or curl's default
-            headers = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
-            scope["headers"] = [*headers, (b"content-type", b"application/json")]
-        rejection = self._rejection(Headers(scope=scope), scope["path"], scope["method"] == "POST")
-        inner = self.app if rejection is None else rejection
+        rejection = self._rejection(headers, scope)
         try:
-            await inner(scope, receive_limited, send_recorded)
+            await (self.app if rejection is None else rejection)(scope, receive, send_recorded)
+        except asyncio.CancelledError:
+            if not status[0]:  # the server stops, and the time for pending requests is over
+                await error_response(503, "unavailable", "The server is shutting down.")(scope, receive, send_recorded)
         except Exception as err:
             logger.error("A request failed: %s", type(err).__name__)  # without its message, which may contain a text
             if not status[0]:
                 response = error_response(424, "backend", "The prediction failed; see the server log.")
-                await response(scope, receive_limited, send_recorded)
+                await response(scope, receive, send_recorded)
         route = getattr(scope.get("route"), "path", "refused" if rejection is not None else "other")
         self.metrics.responses.labels(route, str(status[0])).inc()
-        if scope["path"] not in OPEN_PATHS:
-            logger.info("%s", json.dumps({"route": route, "status": status[0]}))
+        if self.options.log_requests and scope["path"] not in PROBES:
+            logger.info("%s", record.to_json(scope["method"], route, status[0]))
 
-    def _rejection(self, headers: Headers, path: str, is_post: bool) -> Response | None:
+    def _rejection(self, headers: Headers, scope: Scope) -> Response | None:
         """Return the error response for a request that is not allowed, or None."""
-        options = self.options
-        is_open = path in OPEN_PATHS or (path == "/" and not is_post)  # the status page sends the key with its requests
-        if options.api_key is not None and (options.guard_all or not is_open):
-            scheme, _, key = headers.get("authorization", "").partition(" ")
-            is_valid = hmac.compare_digest(key.strip().encode(), options.api_key.strip().encode())
-            if scheme.lower() != "bearer" or not is_valid:
-                return error_response(401, "unauthorized", "Missing or invalid API key.")
-        if is_post and self.engine.is_full:  # before parsing and tokenizing
-            return queue_full_response(self.engine.queue_full_error)
+        path, is_post = scope["path"], scope["method"] == "POST"
+        is_probe = path in PROBES and not self.options.guard_all
+        if not is_probe and scope["state"].get(OVERFLOW):
+            message = "The server has too many connections; retry later."
+            return error_response(503, "overloaded", message, {"retry-after": "1", "connection": "close"})
+        if path not in PROBES and (reason := self._wrong_host(headers)) is not None:
+            return error_response(421, "wrong_host", reason)
+        if not is_probe and (is_post or path not in PAGES) and not self._has_key(headers):
+            return error_response(401, "unauthorized", "Missing or invalid API key.", {"www-authenticate": "Bearer"})
+        return self._post_rejection(headers) if is_post else None
+
+    def _post_rejection(self, headers: Headers) -> Response | None:
+        """Return the error response for a body that is not allowed, before it is read."""
+        origin = headers.get("origin")
+        if origin is not None and not self._is_allowed(origin, headers.get("host", "")):
+            message = f"Requests from pages of {origin!r:.100} are not allowed; allow them with --cors-origin."
+            return error_response(403, "forbidden", message)
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_json = content_type in JSON_TYPES or content_type.endswith("+json")
+        if not is_json and (content_type != CURL_TYPE or origin is not None):
+            return error_response(415, "content_type", "Send the body with the header content-type: application/json.")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return error_response(415, "content_type", "Compressed request bodies are not supported.")
+        if self.served.engine.is_full:  # before parsing and tokenizing
+            return queue_full_response(self.served.engine.queue_full_error)
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > options.max_bytes:
-            message = f"The request body has {length[:20]} bytes; the maximum is {options.max_bytes:,}."
+        if length.isdigit() and (len(length) > 18 or int(length) > self.options.limits.bytes):
+            message = f"The request body has {length[:20]} bytes; the maximum is {self.options.limits.bytes:,}."
             return error_response(413, "too_large", message)
         return None
+
+    def _has_key(self, headers: Headers) -> bool:
+        if self.options.keys is None:
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self.options.keys.accepts(key.strip())
+
+    def _wrong_host(self, headers: Headers) -> str | None:
+        """Return a message if the URL's host is not this server's: a page may have pointed its own name here."""
+        allowed = self.options.allowed_hosts
+        host = _host_name(headers.get("host", ""))
+        if allowed is None or host in allowed:
+            return None
+        return f"Unknown host {host!r:.100}; allow it with --allowed-host."
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        origins = self.options.cors_origins
+        return "*" in origins or origin in origins or urlsplit(origin).netloc.lower() == host.lower()
+
+
+def _host_name(host: str) -> str:
+    """Return a Host header without its port."""
+    return host[: host.find("]") + 1].lower() if host.startswith("[") else host.partition(":")[0].lower()

@@ -17,6 +17,7 @@ from offramp.serving.audit import confidence_interval
 from offramp.serving.engine import Engine
 from offramp.serving.errors import HttpError
 from offramp.serving.metrics import Metrics
+from offramp.serving.served import ServedModel
 
 __all__ = ["add_open_inference_routes", "add_status_routes", "check_model"]
 
@@ -43,8 +44,9 @@ def is_ready(engine: Engine) -> bool:
     return engine.ready and not engine.draining and is_alive(engine)
 
 
-def add_status_routes(app: FastAPI, engine: Engine, name: str, metrics: Metrics) -> None:
+def add_status_routes(app: FastAPI, served: ServedModel, name: str, metrics: Metrics) -> None:
     """Add the routes for people and monitoring."""
+    started = int(time.time())
 
     @app.get("/", summary="live status page", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
@@ -52,51 +54,62 @@ def add_status_routes(app: FastAPI, engine: Engine, name: str, metrics: Metrics)
 
     @app.get("/info", summary="model, policy, guarantee, audit")
     async def info() -> ServerInfo:
-        return ServerInfo(**to_dict(engine, name))
+        return ServerInfo(**to_dict(served.engine, name))
 
     @app.get("/health", summary="liveness: the model's thread is running", response_class=PlainTextResponse)
     async def health() -> Response:
-        ok = is_alive(engine)
+        ok = is_alive(served.engine)
         return PlainTextResponse("ok" if ok else "the model's thread does not respond", 200 if ok else 503)
+
+    app.head("/health", include_in_schema=False)(health)
 
     @app.get("/ready", summary="readiness: the server accepts requests", response_class=PlainTextResponse)
     async def ready() -> Response:
-        ok = is_ready(engine)
+        ok = is_ready(served.engine)
         return PlainTextResponse("ready" if ok else "not ready", 200 if ok else 503)
+
+    app.head("/ready", include_in_schema=False)(ready)
+
+    @app.get("/v1/models", summary="the model, in the format of OpenAI and vLLM")
+    async def models() -> dict[str, Any]:
+        model = {"id": name, "object": "model", "created": started, "owned_by": "offramp"}
+        return {"object": "list", "data": [model | {"max_model_len": served.engine.runner.limit}]}
 
     @app.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
-        return Response(metrics.render(engine), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics.render(served.engine), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def add_open_inference_routes(app: FastAPI, engine: Engine, name: str) -> None:
+def add_open_inference_routes(app: FastAPI, served: ServedModel, name: str) -> None:
     """Add the metadata and health routes of the Open Inference Protocol."""
 
     @app.get("/v2", summary="Open Inference Protocol")
     async def server() -> dict[str, Any]:
-        return {"name": "offramp", "version": offramp.__version__, "extensions": []}
+        return {"name": "offramp", "version": offramp.__version__, "extensions": ["binary_tensor_data"]}
 
     @app.get("/v2/health/live")
     async def live(response: Response) -> dict[str, bool]:
-        return _with_status(response, "live", is_alive(engine))
+        return _with_status(response, "live", is_alive(served.engine))
 
     @app.get("/v2/health/ready")
     async def server_ready(response: Response) -> dict[str, bool]:
-        return _with_status(response, "ready", is_ready(engine))
+        return _with_status(response, "ready", is_ready(served.engine))
 
     @app.get("/v2/models/{model}", summary="Open Inference Protocol")
-    async def model_metadata(model: str) -> dict[str, Any]:
-        check_model(model, name)
+    @app.get("/v2/models/{model}/versions/{version}", include_in_schema=False)
+    async def model_metadata(model: str, version: str = "1") -> dict[str, Any]:
+        check_model(model, name, version)
         inputs = [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
         datatypes = {"string": "BYTES", "strings": "BYTES", "float": "FP32", "int": "INT64"}
-        fields = engine.runner.config.answer_type.fields
+        fields = served.engine.runner.config.answer_type.fields
         outputs = [{"name": field, "datatype": datatypes[dtype], "shape": [-1]} for field, dtype in fields.items()]
         return {"name": model, "versions": ["1"], "platform": "offramp", "inputs": inputs, "outputs": outputs}
 
     @app.get("/v2/models/{model}/ready")
-    async def model_ready(model: str, response: Response) -> dict[str, Any]:
-        check_model(model, name)
-        return {"name": model, **_with_status(response, "ready", is_ready(engine))}
+    @app.get("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
+    async def model_ready(model: str, response: Response, version: str = "1") -> dict[str, Any]:
+        check_model(model, name, version)
+        return {"name": model, **_with_status(response, "ready", is_ready(served.engine))}
 
 
 def _with_status(response: Response, name: str, ok: bool) -> dict[str, bool]:
@@ -105,8 +118,10 @@ def _with_status(response: Response, name: str, ok: bool) -> dict[str, bool]:
     return {name: ok}
 
 
-def check_model(model: str, name: str) -> None:
-    """Raise a 404 error unless `model` is the model served here."""
+def check_model(model: str, name: str, version: str = "1") -> None:
+    """Raise a 404 error unless `model` and `version` are served here."""
+    if version != "1":
+        raise HttpError(404, "unknown_model", f"Unknown version {version!r:.60}; the only version is '1'.")
     if model != name:
         raise HttpError(404, "unknown_model", f"Unknown model {model!r:.60}. This server serves {name!r}.")
 

@@ -1,0 +1,163 @@
+"""Connections with limits: time for headers and bodies, size of headers, and how many there may be.
+
+uvicorn waits forever for the rest of a request. When the maximum number of connections is reached, a new one replaces
+the one that has kept the server waiting the longest; if all are being answered, it is answered with 503, except for
+health checks. So neither silent nor slow clients can make the server unreachable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["OVERFLOW", "BoundedConnection", "ConnectionLimits", "connection_class", "usable_connections"]
+
+HEADER_BYTES = 65_536
+EXTRA_SECONDS = 2.0  # on top of the body's time, in which the application answers 408 itself
+RESERVED = 32  # connections beyond the maximum, answered with 503 or for health checks
+OVERFLOW = "offramp.overflow"  # in the state of a request that is beyond the maximum
+OTHER_FILES = 32  # file descriptors that are kept for other purposes
+MIN_CONNECTIONS = 8
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """How many connections there may be, and how long they may wait for the client."""
+
+    connections: int = 1024
+    header_seconds: float = 10.0  # for the headers of a request, from the connection or its first byte
+    body_seconds: float = 30.0
+    closing_seconds: float = 5.0  # for requests that are incomplete when the server shuts down
+
+
+def usable_connections(wanted: int) -> int:
+    """Return how many of the wanted connections the limit of open files allows."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 64  # noqa: PTH208
+    except (ImportError, OSError):  # no such limit on this system
+        return wanted
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    return max(MIN_CONNECTIONS, min(wanted, limit - used - OTHER_FILES - RESERVED))
+
+
+def connection_class(limits: ConnectionLimits) -> type[HttpToolsProtocol]:
+    """Return the protocol class for uvicorn, with these limits."""
+    return type("LimitedConnection", (BoundedConnection,), {"limits": limits})
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """uvicorn's HTTP connection with limits."""
+
+    limits: ClassVar[ConnectionLimits]
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.waiting_since: float | None = None  # for the client; None while the server answers
+        self._timer: asyncio.TimerHandle | None = None
+        self._header_bytes: int | None = 0  # of the current request; None: its headers are complete
+        self._is_extra = False
+
+    # -- events of the connection ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, or make room for it."""
+        super().connection_made(transport)
+        self._wait(self.limits.header_seconds)
+        if len(self.connections) > self.limits.connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data; a request with too large headers is rejected."""
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._header_bytes is not None and self._header_bytes > HEADER_BYTES and not self.transport.is_closing():
+            self._reject("431 Request Header Fields Too Large", "too_large", "The request headers are too large.")
+
+    def on_message_begin(self) -> None:
+        """Start the time of the headers."""
+        super().on_message_begin()
+        self._wait(self.limits.header_seconds)
+        if self._is_extra:
+            self.scope["state"][OVERFLOW] = True
+
+    def on_headers_complete(self) -> None:
+        """Start the time of the body."""
+        self._header_bytes = None
+        super().on_headers_complete()
+        self._wait(self.limits.body_seconds + EXTRA_SECONDS)
+
+    def on_message_complete(self) -> None:
+        """End the time of the body."""
+        self._header_bytes = 0
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; uvicorn limits this time itself."""
+        super().on_response_complete()
+        if self._timer is None:
+            self.waiting_since = self.loop.time()
+
+    def shutdown(self) -> None:
+        """Close idle connections; requests that are still arriving get a short time to complete."""
+        super().shutdown()
+        if self._timer is not None:
+            self._wait(self.limits.closing_seconds)
+
+    # -- limits ----------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.waiting_since is None:
+            self.waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.waiting_since = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self._reject("408 Request Timeout", "slow", "Timed out while reading the request.")
+
+    def _make_room(self) -> None:
+        waiting = [
+            (connection.waiting_since, id(connection), connection)
+            for connection in self.connections
+            if connection is not self
+            and isinstance(connection, BoundedConnection)
+            and connection.waiting_since is not None
+            and not connection.transport.is_closing()
+        ]
+        if waiting:
+            min(waiting)[2].transport.abort()
+        elif len(self.connections) > self.limits.connections + RESERVED:
+            self.transport.abort()
+        else:
+            self._is_extra = True
+
+    def _reject(self, status: str, error_type: str, message: str) -> None:
+        """Send an error and close; if a response has begun, only close."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = f'{{"error":"{message}","error_type":"{error_type}"}}'.encode()
+            head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
+        self.transport.close()
