@@ -189,8 +189,9 @@ def test_only_the_needed_part_of_a_long_text_is_tokenised(side, model, monkeypat
     seen.clear()
     tokens(texts[:-1], 0)
     assert max(seen) <= 16 * encoding.CHARS_PER_TOKEN
-    monkeypatch.setattr(encoding, "MAX_CHARS", 1000)
-    assert tokens(texts[-1:], 0).truncated == 1  # the rest is never read, but counted as truncated
+    seen.clear()
+    assert tokens([" " * 30_000 + "good"] * 2, 0).truncated == 2  # the rest is never read, but counted as truncated
+    assert max(seen) <= 16 * encoding.MAX_CHARS_PER_TOKEN
 
 
 def recording_lengths(call, seen):

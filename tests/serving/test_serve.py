@@ -9,17 +9,16 @@ import signal
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from huggingface_hub import InferenceClient, constants
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.runtimes.torch import TorchStepper
 from offramp.serving.app import make_app
 from offramp.serving.audit import Audit
 from offramp.serving.body import BodyLimits
@@ -29,46 +28,8 @@ from offramp.serving.metrics import Metrics
 from offramp.serving.requests import RequestOptions
 from offramp.serving.served import ServedModel
 from tests.calls import fails
-from tests.server import post_asgi, run_server
-from tests.tiny import adaptive
-
-LABELS = ["bad", "good", "so so"]
-TEXTS = ["a good film", "the plot was not very good", "dull", "a lovely short film in the long plot"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A model with a policy."""
-    root = tmp_path_factory.mktemp("served")
-    model = adaptive("bert", root / "encoder", labels=LABELS)
-    model.config.policy = {"name": "entropy", "threshold": 0.9}
-    model.save_pretrained(root / "model")
-    return root / "model"
-
-
-@pytest.fixture(scope="module")
-def server(folder):
-    with run_server(folder, "--allow-override", "--max-rows", "64", "--max-bytes", "20000") as running:
-        yield running
-
-
-def post(url: str, body, headers=None, raw: bytes | None = None):
-    """Return status, headers, and the parsed response."""
-    data = json.dumps(body).encode() if raw is None else raw
-    request = urllib.request.Request(url, data, {"content-type": "application/json"} | (headers or {}))
-    try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return reply.status, reply.headers, json.loads(reply.read())
-    except urllib.error.HTTPError as err:
-        return err.code, err.headers, json.loads(err.read())
-
-
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=30) as reply:
-            return reply.status, reply.read().decode()
-    except urllib.error.HTTPError as err:
-        return err.code, err.read().decode()
+from tests.server import get, post, post_asgi, run_server
+from tests.serving.conftest import LABELS, STEPPER_FIELDS, TEXTS
 
 
 def test_hugging_face_inference_client(server, folder, monkeypatch):
@@ -296,7 +257,9 @@ def test_disconnected_clients_release_their_queue_slots(folder):
         body = json.dumps({"inputs": TEXTS * 100}).encode()
         for _ in range(4):
             with socket.create_connection((host, int(port))) as connection:
-                connection.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+                connection.sendall(
+                    b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+                )
         for _ in range(200):
             if 'status="499"' in get(f"{server.url}/metrics")[1]:
                 break
@@ -313,9 +276,11 @@ def test_a_slow_request_body_times_out(folder):
     assert status == 408 and json.loads(body)["error_type"] == "slow"
 
 
-def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(folder, monkeypatch):
-    metrics = Metrics()
-    engine = Engine(offramp.load(folder), audit=1.0)
+def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(folder):
+    """The model fails at an audit and at a prediction; both times, the next request is answered."""
+    metrics, runner = Metrics(), offramp.load(folder)
+    stepper = FailingStepper(**{name: getattr(runner.stepper, name) for name in STEPPER_FIELDS})
+    engine = Engine(replace(runner, stepper=stepper), audit=1.0, policy="entropy:2")  # all texts exit early
     engine.audit, engine.audit_rate = Audit(0.1), 1.0
     replies = []
 
@@ -324,21 +289,27 @@ def test_a_failing_model_is_424_and_a_failing_audit_does_not_stop_the_server(fol
         async with app.router.lifespan_context(app):
             while not engine.ready:
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(engine, "_count_audit", broken)
-            replies.append(await post_asgi(app, {"inputs": TEXTS}))
-            while engine._audits:
-                await asyncio.sleep(0.01)
-            monkeypatch.setattr("offramp.serving.engine.iter_exited", broken)
-            replies.append(await post_asgi(app, {"inputs": TEXTS}))
-            monkeypatch.undo()
-            replies.append(await post_asgi(app, {"inputs": TEXTS}))
-
-    def broken(*_):
-        raise RuntimeError("a text of the client's")
+            for fails in ([False, True], [False, False], [True], [False, False]):  # a prediction, its audit
+                stepper.fails[:] = fails
+                replies.append(await post_asgi(app, {"inputs": TEXTS[:1]}))
+                while stepper.fails and replies[-1][0] == 200:
+                    await asyncio.sleep(0.01)
 
     asyncio.run(calls())
-    assert [status for status, _ in replies] == [200, 424, 200]
-    assert "client's" not in replies[1][1] and 'status="424"' in metrics.render(engine).decode()
+    assert [status for status, _ in replies] == [200, 200, 424, 200] and engine.audit.audited == 2
+    assert "client's" not in replies[2][1] and 'status="424"' in metrics.render(engine).decode()
+
+
+@dataclass(frozen=True)
+class FailingStepper(TorchStepper):
+    """A model that fails at chosen batches."""
+
+    fails: list[bool] = field(default_factory=list)  # for the next batches
+
+    def embed(self, batch):
+        if self.fails and self.fails.pop(0):
+            raise RuntimeError("a text of the client's")
+        return super().embed(batch)
 
 
 def test_early_and_deep_rows_are_audited_in_the_order_in_which_they_exited(folder):

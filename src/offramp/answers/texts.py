@@ -19,7 +19,7 @@ __all__ = ["TextRowEncoder"]
 
 CHUNK_SIZE = 128  # texts that are tokenized together
 CHARS_PER_TOKEN = 40  # of a long text, only this many characters per token of the limit are tokenized;
-MAX_CHARS = 1_000_000  # if they give too few tokens, this many are, and the rest is never read
+MAX_CHARS_PER_TOKEN = 400  # if they give too few tokens, this many are, and the rest is never read
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TextRowEncoder:
 
     def _tokenize(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[Any, set[int]]:
         """Return the tokens and the rows of very long texts, of which only the required part was tokenized."""
-        for max_chars in (CHARS_PER_TOKEN * self.limit, MAX_CHARS):
+        for max_chars in (CHARS_PER_TOKEN * self.limit, MAX_CHARS_PER_TOKEN * self.limit):
             parts = [texts and [self._shorten(text, max_chars) for text in texts] for texts in (first, second)]
             try:
                 encoded = self.tokenizer(

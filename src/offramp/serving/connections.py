@@ -46,7 +46,7 @@ def usable_connections(wanted: int) -> int:
         return wanted
     if limit == resource.RLIM_INFINITY:
         return wanted
-    return max(MIN_CONNECTIONS, min(wanted, limit - used - OTHER_FILES - RESERVED))
+    return min(wanted, max(MIN_CONNECTIONS, limit - used - OTHER_FILES - RESERVED))
 
 
 def connection_class(limits: ConnectionLimits) -> type[HttpToolsProtocol]:

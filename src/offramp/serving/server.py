@@ -20,7 +20,7 @@ from offramp.errors import BadValue
 from offramp.serving.connections import ConnectionLimits, connection_class, usable_connections
 from offramp.serving.served import ServedModel
 
-__all__ = ["LOOPBACK", "HttpOptions", "listen", "run_server"]
+__all__ = ["LOOPBACK", "HttpOptions", "Server", "listen", "make_server", "run_server"]
 
 logger = logging.getLogger("offramp")
 
@@ -67,6 +67,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run_server(app: FastAPI, served: ServedModel, server_socket: socket.socket, options: HttpOptions) -> None:
     """Serve until a signal stops the server; SIGHUP reloads the model."""
+    server = make_server(app, options)
+    with _reload_on_hangup(served):
+        server.run(sockets=[server_socket])
+
+
+def make_server(app: FastAPI, options: HttpOptions) -> Server:
+    """Return the HTTP server of an application."""
     connections = usable_connections(options.limits.connections)
     if connections < options.limits.connections:
         logger.warning("The limit of open files allows %d connections (ulimit -n raises it).", connections)
@@ -86,8 +93,7 @@ def run_server(app: FastAPI, served: ServedModel, server_socket: socket.socket, 
         config.load()
     except OSError as err:  # ssl.SSLError is one
         raise BadValue(f"Cannot use the TLS certificate {options.tls_cert}: {err}.") from err
-    with _reload_on_hangup(served):
-        Server(config).run(sockets=[server_socket])
+    return Server(config)
 
 
 class Server(uvicorn.Server):
@@ -97,6 +103,7 @@ class Server(uvicorn.Server):
         """Shut down gracefully; when forced, drop the requests that are pending."""
         await super().shutdown(sockets)
         if self.force_exit:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the end of cancelled tasks
             for task in self.server_state.tasks:
                 task.cancel()
             with suppress(TimeoutError):

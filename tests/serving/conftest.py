@@ -1,0 +1,29 @@
+"""A tiny model and a server of it, for all tests of the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server import run_server
+from tests.tiny import adaptive
+
+LABELS = ["bad", "good", "so so"]
+TEXTS = ["a good film", "the plot was not very good", "dull", "a lovely short film in the long plot"]
+
+STEPPER_FIELDS = ("family", "encoder", "heads", "answer_type")  # to make a stepper that fails or waits
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A model with a policy."""
+    root = tmp_path_factory.mktemp("served")
+    model = adaptive("bert", root / "encoder", labels=LABELS)
+    model.config.policy = {"name": "entropy", "threshold": 0.9}
+    model.save_pretrained(root / "model")
+    return root / "model"
+
+
+@pytest.fixture(scope="session")
+def server(folder):
+    with run_server(folder, "--allow-override", "--max-rows", "64", "--max-bytes", "20000") as running:
+        yield running
