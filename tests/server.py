@@ -98,7 +98,8 @@ def serve_in_thread(engine: Any, options: Any, http: Any) -> Iterator[Any]:
     try:
         while not server.started:
             time.sleep(0.01)
-        url = f"http://127.0.0.1:{server_socket.getsockname()[1]}"
+        scheme = "http" if http.tls_cert is None else "https"
+        url = f"{scheme}://127.0.0.1:{server_socket.getsockname()[1]}"
         while get(f"{url}/ready")[0] != 200:
             time.sleep(0.01)
         yield url, server

@@ -9,17 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from offramp.api.options import check_counts
 from offramp.errors import BadValue
 
-if TYPE_CHECKING:
-    from offramp.serving.api_keys import ApiKeys
-
 __all__ = ["serve"]
-
-KEY_VARIABLE = "OFFRAMP_API_KEY"
 
 logger = logging.getLogger("offramp")
 
@@ -101,6 +95,7 @@ def serve(
     require("serve", "Serving")
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
+    from offramp.serving.api_keys import find_keys
     from offramp.serving.app import ServerOptions, make_app
     from offramp.serving.body import BodyLimits
     from offramp.serving.connections import ConnectionLimits
@@ -123,7 +118,7 @@ def serve(
     options = ServerOptions(
         model_name,
         BodyLimits.of(max_rows, max_bytes),
-        _keys(api_key, None if api_key_file is None else Path(api_key_file)),
+        find_keys(api_key, None if api_key_file is None else Path(api_key_file)),
         guard_all,
         allow_override,
         hosts or None,
@@ -190,23 +185,3 @@ def _responsive() -> Iterator[None]:
     finally:
         sys.setswitchinterval(before)
         gc.unfreeze()
-
-
-def _keys(api_key: str | None, file: Path | None) -> ApiKeys | None:
-    """Return the API keys of an argument, a file, or the environment."""
-    from offramp.serving.api_keys import ApiKeys
-
-    if api_key is not None and file is not None:
-        raise BadValue("Set only one of `api_key=` and `api_key_file=`.")
-    if file is not None:
-        return ApiKeys(file=file)
-    if api_key is not None:
-        if not api_key.strip():
-            raise BadValue("`api_key` is empty.")
-        return ApiKeys([api_key.strip()])
-    if KEY_VARIABLE not in os.environ:
-        return None
-    keys = [key.strip() for key in os.environ[KEY_VARIABLE].split(",") if key.strip()]
-    if not keys:
-        raise BadValue(f"The environment variable {KEY_VARIABLE} is empty; set a key, or unset it.")
-    return ApiKeys(keys)

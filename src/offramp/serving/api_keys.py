@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from offramp.errors import BadValue
 
-__all__ = ["ApiKeys", "read_keys"]
+__all__ = ["ApiKeys", "find_keys", "read_keys"]
 
 logger = logging.getLogger("offramp")
 
+VARIABLE = "OFFRAMP_API_KEY"
 CHECK_SECONDS = 1.0  # between two looks at the file's modification time
 
 
@@ -64,3 +66,21 @@ class ApiKeys:
         except OSError:
             return None
         return None if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+def find_keys(api_key: str | None, file: Path | None) -> ApiKeys | None:
+    """Return the API keys of an argument, a file, or the environment."""
+    if api_key is not None and file is not None:
+        raise BadValue("Set only one of `api_key=` and `api_key_file=`.")
+    if file is not None:
+        return ApiKeys(file=file)
+    if api_key is not None:
+        if not api_key.strip():
+            raise BadValue("`api_key` is empty.")
+        return ApiKeys([api_key.strip()])
+    if VARIABLE not in os.environ:
+        return None
+    keys = [key.strip() for key in os.environ[VARIABLE].split(",") if key.strip()]
+    if not keys:
+        raise BadValue(f"The environment variable {VARIABLE} is empty; set a key, or unset it.")
+    return ApiKeys(keys)

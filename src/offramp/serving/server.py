@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,11 @@ class HttpOptions:
         for file in (self.tls_cert, self.tls_key):
             if file is not None and not file.is_file():
                 raise BadValue(f"File not found: {file}.")
+        if self.tls_cert is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+            except OSError as err:  # ssl.SSLError is one
+                raise BadValue(f"Cannot use the TLS certificate {self.tls_cert} with its key: {err}.") from err
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -89,10 +95,6 @@ def make_server(app: FastAPI, options: HttpOptions) -> Server:
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-    try:
-        config.load()
-    except OSError as err:  # ssl.SSLError is one
-        raise BadValue(f"Cannot use the TLS certificate {options.tls_cert}: {err}.") from err
     return Server(config)
 
 
