@@ -10,9 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offramp.api.options import check_counts
 from offramp.errors import BadValue
+
+if TYPE_CHECKING:
+    from offramp.serving.audit_state import AuditStateFile
+    from offramp.serving.engine import Engine
 
 __all__ = ["serve"]
 
@@ -27,7 +32,9 @@ def serve(
     name: str | None = None,
     policy: str | None = None,
     audit: float = 0.0,
+    audit_share: float = 0.05,
     on_alarm: str = "warn",
+    state: str | os.PathLike[str] | None = None,
     max_rows: int = 512,
     max_bytes: int = 2_000_000,
     max_queue: int = 512,
@@ -52,7 +59,9 @@ def serve(
         name: model name in the API; None for the folder's name.
         policy: exit policy, instead of the model's.
         audit: fraction of predictions to repeat with all layers, to monitor the guarantee.
+        audit_share: maximum fraction of the model's time for audits while requests wait; 0 to audit only when idle.
         on_alarm: "warn" to log a warning, "never" to also stop exiting early.
+        state: file that keeps the audit's counts and alarms over restarts; every server needs its own.
         max_rows: maximum texts per request.
         max_bytes: maximum bytes per request body.
         max_queue: maximum rows in the queue (texts, or windows of long contexts).
@@ -83,6 +92,8 @@ def serve(
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
     from offramp.serving.app import ServerOptions, make_app
+    from offramp.serving.audit_state import AuditStateFile
+    from offramp.serving.auditor import AuditOptions
     from offramp.serving.engine import Engine
     from offramp.serving.metrics import Metrics
 
@@ -93,6 +104,8 @@ def serve(
         raise BadValue(f"`batch_tokens` must be at least 1, got {batch_tokens}.")
     if not 0 <= audit <= 1:
         raise BadValue(f"`audit` must be between 0 and 1, got {audit:g}.")
+    if not 0 <= audit_share < 1:
+        raise BadValue(f"`audit_share` must be at least 0 and below 1, got {audit_share:g}.")
     if not 0 <= port <= 65535:
         raise BadValue(f"`port` must be between 0 (any free port) and 65535, got {port}.")
     key = _key(api_key, None if api_key_file is None else Path(api_key_file))
@@ -102,22 +115,19 @@ def serve(
     if threads is None and backend in (None, adapted.backend) and adapted.threads is not None:
         threads = min(adapted.threads, usable_threads())
     threads = threads or usable_threads()
-    with server_socket, _responsive():
+    with server_socket, _responsive(), AuditStateFile.opened(None if state is None else Path(state)) as state_file:
         runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
         metrics = Metrics()
         engine = Engine(
             runner,
             batch_tokens=batch_tokens,
             queue_rows=max_queue,
-            audit=audit,
-            on_alarm=on_alarm,
+            audit=AuditOptions(audit, audit_share, on_alarm),
             watch=metrics.watch,
             policy=policy,
         )
-        if audit and engine.audit is not None and engine.audit.risk >= 0.5:
-            raise BadValue(f"A guarantee with risk {engine.audit.risk:g} is too weak to monitor; remove `audit=`.")
-        if audit and engine.audit is None:
-            raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove `audit=`.")
+        if audit or state_file is not None:
+            _start_audit(engine, state_file, str(model), "`audit=`" if audit else "`state=`")
         model_name = name or Path(model).resolve().name
         options = ServerOptions(model_name, max_rows, max_bytes, key, guard_all, allow_override)
         config = uvicorn.Config(make_app(engine, options, metrics), log_level="warning", access_log=False)
@@ -128,8 +138,31 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[server_socket])
         finally:
-            logger.warning("Shut down. Requests: %d accepted, %d answered.", engine.accepted, engine.answered)
+            logger.warning(
+                "Shut down. Requests: %d accepted, %d answered, %d disconnected, %d failed.",
+                *(engine.accepted, engine.answered, engine.disconnected, engine.failed),
+            )
         return engine.accepted, engine.answered
+
+
+def _start_audit(engine: Engine, state_file: AuditStateFile | None, model: str, option: str) -> None:
+    """Check that there is a guarantee to monitor, and continue the audit of the state file."""
+    from offramp.serving.audit_state import AuditState
+
+    auditor = engine.auditor
+    if auditor is None:
+        raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove {option}.")
+    if auditor.audit.risk >= 0.5:
+        raise BadValue(f"A guarantee with risk {auditor.audit.risk:g} is too weak to monitor; remove {option}.")
+    if state_file is None:
+        return
+    if (counts := state_file.counts_for(auditor.model)) is not None:
+        auditor.resume(counts)
+    if auditor.audit.alarm:
+        effect = "; all texts run through the full model" if auditor.exits_disabled else ""
+        logger.warning("%s contains an alarm%s. %s", state_file.file, effect, auditor.audit.describe_alarm())
+    auditor.on_change = state_file.changed
+    state_file.start(lambda: AuditState(auditor.model, auditor.counts))
 
 
 @contextmanager
