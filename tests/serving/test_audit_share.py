@@ -16,6 +16,7 @@ import offramp
 from offramp.serving.app import make_app
 from offramp.serving.audit import Audit
 from offramp.serving.audit_queue import MAX_DRAWN, AuditQueue, PendingAudit, TimeShare
+from offramp.serving.audit_state import AuditCounts
 from offramp.serving.auditor import AuditOptions
 from offramp.serving.engine import Engine
 from offramp.serving.guard import ServerOptions
@@ -54,7 +55,7 @@ def saturate(engine: Engine, requests: int = 1500) -> list[Any]:
 
 
 def test_the_alarm_comes_while_requests_wait(loose):
-    engine = started(loose, audit=AuditOptions(1.0, share=0.05))
+    engine = started(loose, audit=AuditOptions(1.0, share=0.3))
     [(counts, _)] = saturate(engine)
     engine.stop()
     assert counts.audit.violated and counts.audit.audited > 0
@@ -172,6 +173,26 @@ def test_counts_are_counters_and_add_up(loose):
     assert metrics["offramp_audit_seconds_total"][1] > 0
     assert {"offramp_audited_by_limit_total", "offramp_audit_changed_by_limit_total"} <= set(metrics)
     assert metrics["offramp_alarm_violated"] == ("gauge", 1.0)
+
+
+def test_totals_continue_from_a_state_and_counters_start_at_zero(loose):
+    engine = Engine(loose, audit=AuditOptions(1.0))
+    kept = engine.auditor.audit
+    for _ in range(10):
+        kept = kept.after(False, [False, None, None])
+    engine.auditor.resume(AuditCounts(kept, sampled=15, skipped=5))
+    assert metrics_of(engine)["offramp_audited_total"] == ("counter", 0.0)
+    engine.start()
+    while not engine.ready:
+        time.sleep(0.01)
+    engine.submit(engine.encode(texts(8), True), RequestOptions()).result(60)
+    while engine.auditor.counts.audit.audited < 18:
+        time.sleep(0.01)
+    engine.stop()
+    metrics, counts = metrics_of(engine), engine.auditor.counts
+    assert metrics["offramp_audited_total"][1] == metrics["offramp_audit_sampled_total"][1] == 8
+    assert metrics["offramp_audit_skipped_total"][1] == 0 and metrics["offramp_audit_coverage"][1] == 1
+    assert (counts.audit.audited, counts.sampled, counts.skipped) == (18, 23, 5)
 
 
 def test_a_server_without_a_guarantee_has_no_metrics_of_an_audit(loose):

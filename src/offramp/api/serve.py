@@ -147,22 +147,24 @@ def serve(
 
 def _start_audit(engine: Engine, state_file: AuditStateFile | None, model: str, option: str) -> None:
     """Check that there is a guarantee to monitor, and continue the audit of the state file."""
+    from offramp.serving.audit_limits import MAX_RISK
     from offramp.serving.audit_state import AuditState
 
     auditor = engine.auditor
     if auditor is None:
         raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove {option}.")
-    if auditor.audit.risk >= 0.5:
+    if auditor.audit.risk >= MAX_RISK:
         raise BadValue(f"A guarantee with risk {auditor.audit.risk:g} is too weak to monitor; remove {option}.")
     if state_file is None:
         return
-    if (counts := state_file.counts_for(auditor.model)) is not None:
+    audited_model = auditor.model
+    if (counts := state_file.counts_for(audited_model)) is not None:
         auditor.resume(counts)
     if auditor.audit.alarm:
         effect = "; all texts run through the full model" if auditor.exits_disabled else ""
         logger.warning("%s contains an alarm%s. %s", state_file.file, effect, auditor.audit.describe_alarm())
     auditor.on_change = state_file.changed
-    state_file.start(lambda: AuditState(auditor.model, auditor.counts))
+    state_file.start(lambda: AuditState(audited_model, auditor.counts))
 
 
 @contextmanager

@@ -161,8 +161,8 @@ class AuditStateFile:
 
     def start(self, snapshot: Callable[[], AuditState]) -> None:
         """Write the state that `snapshot` returns, now and whenever it changes."""
-        self._snapshot = snapshot
         self._write(snapshot())  # a file that cannot be written is reported before the server starts
+        self._snapshot = snapshot
         self._thread.start()
 
     def changed(self, is_alarm: bool) -> None:

@@ -19,8 +19,8 @@ from offramp.core.chunks import batches_by_tokens
 from offramp.core.loop import run
 from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
-from offramp.serving.audit import Audit
-from offramp.serving.audit_limits import AuditLimits
+from offramp.serving.audit import Audit, drift_threshold
+from offramp.serving.audit_limits import MAX_RISK, AuditLimits
 from offramp.serving.audit_queue import AuditQueue, PendingAudit, TimeShare
 from offramp.serving.audit_state import AuditCounts, AuditedModel
 from offramp.serving.requests import QueuedRequest
@@ -48,9 +48,10 @@ class Auditor:
         self.runner, self.options, self.batch_tokens = runner, options, batch_tokens
         self.limits = AuditLimits.of(config.calibrated, config.answer_type, config.labels)
         limits = [(limit.name, limit.risk) for limit in self.limits.limits]
-        guarantee = config.calibrated["guarantee"] | {"limits": [list(limit) for limit in limits]}
-        self.model = AuditedModel(runner.fingerprint, str(policy), guarantee)
-        self.audit = Audit.of(float(guarantee["risk"]), limits)
+        self.policy, self.guarantee = policy, config.calibrated["guarantee"]
+        self.audit = Audit.of(float(self.guarantee["risk"]), limits)
+        if options.fraction and self.audit.risk < MAX_RISK:
+            drift_threshold(self.audit.risk)  # computed now, not while requests wait
         self.queue, self.time = AuditQueue(options.fraction), TimeShare(options.share)
         self.failed = 0  # examples whose audit raised an error
         self.seconds = 0.0  # spent on audits
@@ -66,6 +67,12 @@ class Auditor:
         if not guarantee or guarantee["risk_type"] != "disagreement":
             return None
         return cls(runner, policy, options, batch_tokens)
+
+    @property
+    def model(self) -> AuditedModel:
+        """What the counts belong to; hashes the weights."""
+        limits = [[limit.name, limit.risk] for limit in self.audit.limits]
+        return AuditedModel(self.runner.fingerprint, str(self.policy), self.guarantee | {"limits": limits})
 
     # -- counts ----------------------------------------------------------------------------------
 
@@ -149,7 +156,5 @@ class Auditor:
 
     def _compare(self, early: Answers, full: Answers) -> tuple[bool, list[bool | None]]:
         """Return whether a returned prediction differs from the full model's, overall and for every limit."""
-        (differs,) = self.runner.config.answer_type.differ(
-            early.values, full.values, self.model.guarantee.get("tolerance")
-        )
+        (differs,) = self.runner.config.answer_type.differ(early.values, full.values, self.guarantee.get("tolerance"))
         return bool(differs), self.limits.changes(early, full)
