@@ -91,6 +91,7 @@ def serve(
 
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
+    from offramp.runtimes.torch import TorchStepper
     from offramp.serving.app import ServerOptions, make_app
     from offramp.serving.audit_state import AuditStateFile
     from offramp.serving.auditor import AuditOptions
@@ -117,6 +118,8 @@ def serve(
     threads = threads or usable_threads()
     with server_socket, _responsive(), AuditStateFile.opened(None if state is None else Path(state)) as state_file:
         runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
+        if isinstance(runner.stepper, TorchStepper):
+            runner.stepper.copy_weights()  # other backends do not map files
         metrics = Metrics()
         engine = Engine(
             runner,
