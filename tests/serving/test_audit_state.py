@@ -20,6 +20,7 @@ from offramp.serving.audit import Audit
 from offramp.serving.audit_state import AuditCounts, AuditedModel, AuditState, AuditStateFile, read_state
 from tests.calls import fails
 from tests.guaranteed import LOOSE, TEXTS, save_guaranteed
+from tests.pages import codes, read, sections
 from tests.server import run_server
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,7 +204,7 @@ def test_the_sum_raises_an_alarm_that_no_server_raises(tmp_path, capsys):
     assert not read_state(files[0]).counts.audit.violated
     one, five = offramp.audit(files[0]), offramp.audit(files)
     assert not one.alarm and five.alarm and five.counts.audit.violated
-    assert (five.counts.audit.audited, five.counts.audit.different, five.counts.sampled) == (500, 30, 1000)
+    assert (five.audited, five.different, five.rate, five.counts.sampled) == (500, 30, 0.06, 1000)
     assert five.interval[0] < 0.06 < five.interval[1] and five.counts.audit.limits[0].audited == 500
     assert main(["audit", *map(str, files)]) == 1
     printed = capsys.readouterr().out
@@ -252,3 +253,20 @@ def test_audits_that_do_not_belong_together_are_refused(tmp_path, capsys):
     assert "No such file" in fails(capsys, "audit", tmp_path / "nowhere.json")
     with pytest.raises(BadValue, match="is empty"):
         offramp.audit([])
+
+
+def keys(value: object) -> set[str]:
+    """Return the keys of an object and of all objects in it."""
+    if isinstance(value, dict):
+        return set(value).union(*map(keys, value.values()))
+    return set().union(*map(keys, value)) if isinstance(value, list) else set()
+
+
+def test_the_documentation_names_every_field(tmp_path):
+    file, parts = write(tmp_path / "a.json", state_of(audited(9, 1))), sections(read("reference/output-files.md"))
+    content = json.loads(file.read_text())
+    content["model"]["guarantee"] = {}
+    assert keys(content) <= set(codes(parts["serve"]))
+    result = offramp.audit([file]).to_dict() | {"limits": []}
+    assert keys(result["replicas"]) - keys(content["counts"]["audit"]["limits"]) <= set(codes(parts["audit"]))
+    assert set(result) <= set(codes(parts["audit"]))

@@ -35,11 +35,26 @@ class AuditResult:
         return self.counts.audit.alarm or any(counts.audit.alarm for counts in self.replicas.values())
 
     @property
+    def audited(self) -> int:
+        """The number of audited predictions."""
+        return self.counts.audit.audited
+
+    @property
+    def different(self) -> int:
+        """The number of audited predictions that differ from the full model's."""
+        return self.counts.audit.different
+
+    @property
+    def rate(self) -> float | None:
+        """The fraction of audited predictions that differ."""
+        return self.counts.audit.rate
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The anytime-valid 95 % confidence interval of the rate of audited predictions that differ."""
         from offramp.serving.audit import confidence_interval
 
-        return confidence_interval(self.counts.audit.audited, self.counts.audit.different)
+        return confidence_interval(self.audited, self.different)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""

@@ -5,7 +5,8 @@ Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-infere
 /info, /health, /ready, /metrics and /docs.
 
 With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
-differ than the guarantee allows. Thresholds are never tuned automatically.
+differ than the guarantee allows. --state keeps counts and alarms over restarts. Thresholds are never tuned
+automatically.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class AuditQueue:
         with self._lock:
             places = max(0, MAX_DRAWN - len(self._pending) - self._unpredicted)
             kept = self._random.permutation(drawn)[:places]
+            self.sampled += len(drawn) - len(kept)  # before the others: readers never see more skipped than sampled
             self.skipped += len(drawn) - len(kept)
-            self.sampled += len(drawn) - len(kept)
             self._unpredicted += len(kept)
             request.drawn[kept] = True
         if len(kept):

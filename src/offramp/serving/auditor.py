@@ -79,9 +79,10 @@ class Auditor:
     @property
     def counts(self) -> AuditCounts:
         """The counts of this server, including those of the state file."""
+        audit, failed, skipped = self.audit, self.failed, self.queue.skipped
+        sampled = self.queue.sampled  # read last: other threads count, and a prediction is sampled first
         before = self.before
-        sampled, skipped = before.sampled + self.queue.sampled, before.skipped + self.queue.skipped
-        return AuditCounts(self.audit, sampled, skipped, before.failed + self.failed)
+        return AuditCounts(audit, before.sampled + sampled, before.skipped + skipped, before.failed + failed)
 
     def resume(self, counts: AuditCounts) -> None:
         """Continue from the counts of a state file."""
