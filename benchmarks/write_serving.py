@@ -113,7 +113,7 @@ def audit_under_load(result: dict[str, Any]) -> list[str]:
     )
     ratios = [after / before for before, after in result["rounds"]]
     cost = (
-        f"Throughput with the audit relative to that of the same server without one, in {len(ratios)} alternating "
+        f"Texts per CPU second with the audit relative to the same server without one, in {len(ratios)} alternating "
         f"rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; median {result['ratio']:.2f}."
     )
     return ["### Audits of a saturated server", "", about, "", *lines, "", cost, ""]
