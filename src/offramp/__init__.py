@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from offramp.answers.answer import Answer
     from offramp.answers.answer_type import AnswerType
     from offramp.api.adapt import AdaptResult, adapt
+    from offramp.api.audit import AuditResult, audit
     from offramp.api.calibrate import calibrate
     from offramp.api.evaluate import Comparison, EvaluationResult, compare, evaluate
     from offramp.api.export import BenchmarkResult, ExportResult, TuneResult, benchmark, export, tune
@@ -50,6 +51,7 @@ _MODULES = {
     "AdaptiveOutput": "offramp.model.adaptive",
     "Answer": "offramp.answers.answer",
     "AnswerType": "offramp.answers.answer_type",
+    "AuditResult": "offramp.api.audit",
     "BenchmarkResult": "offramp.api.export",
     "CalibrationResult": "offramp.calibration.run",
     "Comparison": "offramp.api.evaluate",
@@ -64,6 +66,7 @@ _MODULES = {
     "TrainResult": "offramp.training.run:TrainResult",
     "TuneResult": "offramp.api.export",
     "adapt": "offramp.api.adapt",
+    "audit": "offramp.api.audit",
     "benchmark": "offramp.api.export",
     "calibrate": "offramp.api.calibrate",
     "compare": "offramp.api.evaluate",
@@ -87,6 +90,7 @@ __all__ = [
     "AdaptiveOutput",
     "Answer",
     "AnswerType",
+    "AuditResult",
     "BenchmarkResult",
     "CalibrationResult",
     "Comparison",
@@ -100,6 +104,7 @@ __all__ = [
     "TrainResult",
     "TuneResult",
     "adapt",
+    "audit",
     "benchmark",
     "calibrate",
     "compare",

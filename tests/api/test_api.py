@@ -60,7 +60,7 @@ def test_a_command_and_its_function_have_the_same_names_and_defaults(command):
             "help"
         }
         return
-    only = TERMINAL_ONLY if command == "info" else {"help"}
+    only = TERMINAL_ONLY if command in ("info", "audit") else {"help"}
     assert set(parameters) - set(PYTHON_ONLY) == set(options) - only
     for name, default in parameters.items():
         if name in options and options[name].option_strings and default is not inspect.Parameter.empty:

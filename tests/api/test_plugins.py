@@ -17,6 +17,7 @@ from offramp.serving.app import make_app
 from offramp.serving.engine import Engine
 from offramp.serving.guard import ServerOptions
 from offramp.serving.metrics import Metrics
+from offramp.serving.served import ServedModel
 from tests.server import post_asgi
 from tests.tiny import WORDS, adaptive
 from tests.toy_plugins import AnyOf, register_answer_type, register_backend
@@ -41,7 +42,7 @@ def replies_of(runner: offramp.Runner, calls: list[tuple[str, object]]) -> list[
 
     async def send_all() -> list[tuple[int, Any]]:
         engine = Engine(runner)
-        app = make_app(engine, ServerOptions(), Metrics())
+        app = make_app(ServedModel(engine), ServerOptions(), Metrics())
         async with app.router.lifespan_context(app):
             while not engine.ready:
                 await asyncio.sleep(0.01)

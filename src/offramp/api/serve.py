@@ -9,9 +9,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offramp.api.options import check_counts
 from offramp.errors import BadValue
+
+if TYPE_CHECKING:
+    from offramp.serving.audit_state import AuditStateFile
+    from offramp.serving.served import ServedModel
 
 __all__ = ["serve"]
 
@@ -26,7 +31,9 @@ def serve(
     name: str | None = None,
     policy: str | None = None,
     audit: float = 0.0,
+    audit_share: float = 0.05,
     on_alarm: str = "warn",
+    state: str | os.PathLike[str] | None = None,
     max_rows: int = 512,
     max_bytes: int = 2_000_000,
     max_queue: int = 512,
@@ -58,7 +65,9 @@ def serve(
         name: model name in the API; None for the folder's name.
         policy: exit policy, instead of the model's.
         audit: fraction of predictions to repeat with all layers, to monitor the guarantee.
+        audit_share: maximum fraction of the model's time for audits while requests wait; 0 to audit only when idle.
         on_alarm: "warn" to log a warning, "never" to also stop exiting early.
+        state: file that keeps the audit's counts and alarms over restarts; every server needs its own.
         max_rows: maximum texts per request.
         max_bytes: maximum bytes per request body.
         max_queue: maximum rows in the queue (texts, or windows of long contexts).
@@ -95,8 +104,11 @@ def serve(
     require("serve", "Serving")
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
+    from offramp.runtimes.torch import TorchStepper
     from offramp.serving.api_keys import find_keys
     from offramp.serving.app import ServerOptions, make_app
+    from offramp.serving.audit_state import AuditStateFile
+    from offramp.serving.auditor import AuditOptions
     from offramp.serving.body import BodyLimits
     from offramp.serving.connections import ConnectionLimits
     from offramp.serving.engine import Engine
@@ -111,6 +123,8 @@ def serve(
         raise BadValue(f"`batch_tokens` must be at least 1, got {batch_tokens}.")
     if not 0 <= audit <= 1:
         raise BadValue(f"`audit` must be between 0 and 1, got {audit:g}.")
+    if not 0 <= audit_share < 1:
+        raise BadValue(f"`audit_share` must be at least 0 and below 1, got {audit_share:g}.")
     if not 0 <= port <= 65535:
         raise BadValue(f"`port` must be between 0 (any free port) and 65535, got {port}.")
     model_name = name or Path(model).resolve().name
@@ -140,37 +154,58 @@ def serve(
     metrics = Metrics()
 
     def make_engine() -> Engine:
+        runner = load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length)
+        if isinstance(runner.stepper, TorchStepper):
+            runner.stepper.copy_weights()  # other backends do not map files
         return Engine(
-            load(model, backend, device=device, dtype=dtype, threads=threads, max_length=max_length),
+            runner,
             batch_tokens=batch_tokens,
             queue_rows=max_queue,
-            audit=audit,
-            on_alarm=on_alarm,
+            audit=AuditOptions(audit, audit_share, on_alarm),
             watch=metrics.watch,
             policy=policy,
         )
 
-    with server_socket, _responsive():
-        engine = make_engine()
-        if audit and engine.audit is not None and engine.audit.risk >= 0.5:
-            raise BadValue(f"A guarantee with risk {engine.audit.risk:g} is too weak to monitor; remove `audit=`.")
-        if audit and engine.audit is None:
-            raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove `audit=`.")
-        served = ServedModel(engine, make_engine)
+    with server_socket, _responsive(), AuditStateFile.opened(None if state is None else Path(state)) as state_file:
+        served = ServedModel(make_engine(), make_engine, keeps_audit=state_file is not None)
+        if audit or state_file is not None:
+            _start_audit(served, state_file, str(model), "`audit=`" if audit else "`state=`")
         if host not in LOOPBACK and options.keys is None:
             logger.warning("%s is reachable from other machines and has no API key; set `api_key_file=`.", host)
         url = f"{'http' if tls_cert is None else 'https'}://{host}:{server_socket.getsockname()[1]}"
         if announce is not None:
-            runner = engine.runner
+            runner = served.engine.runner
             machine = f"{runner.backend}, {runner.dtype}, {threads} thread{'s' if threads > 1 else ''}"
             announce(f"Serving {model_name} on {url} ({machine}). Press Ctrl-C to stop.")
-        del engine  # a reload replaces it
         try:
             run_server(make_app(served, options, metrics), served, server_socket, http)
         finally:
             counts = served.requests
-            logger.warning("Shut down. Requests: %d accepted, %d answered.", counts["accepted"], counts["answered"])
+            ends = ", ".join(f"{counts[name]} {name}" for name in ("accepted", "answered", "disconnected", "failed"))
+            logger.warning("Shut down. Requests: %s.", ends)
         return counts["accepted"], counts["answered"]
+
+
+def _start_audit(served: ServedModel, state_file: AuditStateFile | None, model: str, option: str) -> None:
+    """Check that there is a guarantee to monitor, and continue the audit of the state file."""
+    from offramp.serving.audit_limits import MAX_RISK
+    from offramp.serving.audit_state import AuditState
+
+    auditor = served.engine.auditor
+    if auditor is None:
+        raise BadValue(f"{model} has no guarantee on its predictions to monitor; calibrate it, or remove {option}.")
+    if auditor.audit.risk >= MAX_RISK:
+        raise BadValue(f"A guarantee with risk {auditor.audit.risk:g} is too weak to monitor; remove {option}.")
+    if state_file is None:
+        return
+    audited_model = auditor.model
+    if (counts := state_file.counts_for(audited_model)) is not None:
+        auditor.resume(counts)
+    if auditor.audit.alarm:
+        effect = "; all texts run through the full model" if auditor.exits_disabled else ""
+        logger.warning("%s contains an alarm%s. %s", state_file.file, effect, auditor.audit.describe_alarm())
+    auditor.on_change = state_file.changed
+    state_file.start(lambda: AuditState(audited_model, (served.engine.auditor or auditor).counts))
 
 
 @contextmanager

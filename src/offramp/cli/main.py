@@ -1,8 +1,8 @@
 """The `offramp` program: parse the command line, run the command, turn errors into one line and an exit code.
 
-Exit codes: 0 success; 1 no setting satisfies the guarantee; 2 wrong usage, unreadable input, full disk, missing extra;
-128 plus the signal's number if a signal stopped the command (130 for Ctrl-C). Any other exception is a bug of offramp
-and shows its traceback.
+Exit codes: 0 success; 1 no setting satisfies the guarantee, or an audit has an alarm; 2 wrong usage, unreadable input,
+full disk, missing extra; 128 plus the signal's number if a signal stopped the command (130 for Ctrl-C). Any other
+exception is a bug of offramp and shows its traceback.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ COMMANDS = {
     "calibrate": "set the exit threshold of a trained model so that a guarantee holds (adapt includes this)",
     "predict": "run a model on a file of texts",
     "serve": "serve a model over HTTP and monitor its guarantee",
+    "audit": "add up the audits of several servers and test their guarantee",
     "export": "export a model to ONNX Runtime or OpenVINO, in int8 if that preserves its predictions",
     "tune": "choose the fastest exits of an exported model for this machine (adapt includes this)",
     "benchmark": "measure a model's speed against baselines on this machine",

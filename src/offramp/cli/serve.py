@@ -5,8 +5,8 @@ Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-infere
 /info, /health, /ready, /metrics and /docs.
 
 With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
-differ than the guarantee allows. Thresholds are never tuned automatically. SIGTERM shuts down gracefully; SIGHUP
-reloads the model without dropping requests.
+differ than the guarantee allows. --state keeps counts and alarms over restarts. Thresholds are never tuned
+automatically. SIGTERM shuts down gracefully; SIGHUP reloads the model without dropping requests.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ EXAMPLES = """\
 examples:
   offramp serve my-model
   offramp serve my-model --backend onnx --port 9000 --audit 0.01 --on-alarm never
+  offramp serve my-model --audit 0.01 --state audit.json
   offramp serve my-model --host 0.0.0.0 --api-key-file key.txt
   curl localhost:8000 -H 'content-type: application/json' -d '{"inputs": ["a lovely film"]}'
 """
@@ -46,6 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["warn", "never"],
         default="warn",
         help="after an alarm, log a warning (warn), or also run all layers from then on (never) (default: warn)",
+    )
+    audit.add_argument(
+        "--audit-share",
+        type=float,
+        default=0.05,
+        metavar="FRACTION",
+        help="maximum fraction of the model's time for audits while requests wait (default: 0.05)",
+    )
+    audit.add_argument(
+        "--state",
+        metavar="FILE",
+        help="file that keeps the audit's counts and alarms over restarts; every server needs its own",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(

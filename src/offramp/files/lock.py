@@ -1,4 +1,4 @@
-"""A lock file next to an output folder: one run at a time. The system releases it when the process ends."""
+"""A lock file next to an output folder or file: one run at a time. The system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def locked(folder: Path) -> Iterator[None]:
         release_lock(folder, descriptor)
 
 
-def acquire_lock(folder: Path) -> int | None:
-    """Return the file descriptor of the lock; raise `CannotWrite` if another process holds it.
+def acquire_lock(folder: Path, advice: str = "wait until it ends, or choose another folder") -> int | None:
+    """Return the file descriptor of the lock; raise `CannotWrite` with the advice if another process holds it.
 
     Windows has no such locks: there it is None, and a second run is not refused.
     """
@@ -45,7 +45,7 @@ def acquire_lock(folder: Path) -> int | None:
                 raise
             owner = f"Process {owner}" if (owner := os.read(descriptor, 100).decode()) else "Another process"
             os.close(descriptor)
-            message = f"{owner} is writing {folder}; wait until it ends, or choose another folder."
+            message = f"{owner} is writing {folder}; {advice}."
             raise CannotWrite(message) from err
         if os.fstat(descriptor).st_nlink:
             break

@@ -142,6 +142,20 @@ class TorchStepper:
         states = {name: module.state_dict() for name, module in self._modules() if module is not None}
         return hash_weights((f"{name}.{key}", value) for name, state in states.items() for key, value in state.items())
 
+    def copy_weights(self) -> None:
+        """Copy the weights into memory, so that a server no longer depends on the file that they are mapped from.
+
+        If `model.safetensors` is overwritten, mapped weights change; if it is truncated, the process ends.
+        """
+        modules = [module for _, module in self._modules() if module is not None]
+        weights = {id(part): part for module in modules for part in (*module.parameters(), *module.buffers())}
+        copies: dict[Any, Tensor] = {}  # by address, so that tied weights stay tied
+        for part in weights.values():
+            address = part.data_ptr(), part.shape, part.stride()
+            if address not in copies:
+                copies[address] = part.detach().clone()
+            part.data = copies[address]
+
     @contextmanager
     def inference_mode(self) -> Iterator[None]:
         """Switch to evaluation mode without gradients, and restore the modules' modes afterwards."""

@@ -30,6 +30,7 @@ EPSILON = 1e-12  # rates are searched between this and 1 minus this
 LEVEL = 0.05
 RUN_LENGTH = 10_000.0  # audited rows between two false alarms of the drift test, on average
 MIN_RISK = 0.005  # for smaller risks, the drift test's threshold is that of this risk with a scaled run length
+MAX_DRIFT = 1e12  # of the statistic, which would grow without bound after an alarm
 GRID = 0.003  # distance of the grid points of the drift statistic's logarithm, when the threshold is computed
 
 
@@ -109,6 +110,12 @@ class ViolationTest:
         violated = differs and log_evidence(audited, different, self.risk) >= math.log(1 / self.level)
         return replace(self, audited=audited, different=different, violated=self.violated or violated)
 
+    def with_counts(self, parts: Sequence[ViolationTest] | Sequence[Audit]) -> ViolationTest:
+        """Return the test of the sum of counts."""
+        audited, different = sum(part.audited for part in parts), sum(part.different for part in parts)
+        violated = log_evidence(audited, different, self.risk) >= math.log(1 / self.level)
+        return replace(self, audited=audited, different=different, violated=violated)
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -130,10 +137,26 @@ class Audit:
         level = LEVEL / max(1, len(limits))
         return cls(risk, limits=tuple(ViolationTest(name, limit, level) for name, limit in limits))
 
+    @classmethod
+    def of_replicas(cls, audits: Sequence[Audit]) -> Audit:
+        """Return the audit of the counts of several servers, added up; drift is one that any of them has detected."""
+        first = audits[0]
+        overall = ViolationTest("", first.risk, first.level).with_counts(audits)
+        limits = zip(*(audit.limits for audit in audits), strict=True)
+        return replace(
+            first,
+            audited=overall.audited,
+            different=overall.different,
+            drift=max(audit.drift for audit in audits),
+            violated=overall.violated,
+            drifted=any(audit.drifted for audit in audits),
+            limits=tuple(tests[0].with_counts(tests) for tests in limits),
+        )
+
     def after(self, differs: bool, changes: Sequence[bool | None] = ()) -> Audit:
         """Return the audit after one more row; `changes` has a result per limit, None where it does not count."""
         factor = 2.0 if differs else (1 - 2 * self.risk) / (1 - self.risk)
-        drift = max(self.drift, 1.0) * factor
+        drift = min(max(self.drift, 1.0) * factor, MAX_DRIFT)
         overall = ViolationTest("", self.risk, self.level, self.audited, self.different, self.violated).after(differs)
         limits = tuple(
             test if change is None else test.after(change)
@@ -163,3 +186,16 @@ class Audit:
     def alarm(self) -> bool:
         """Whether any test has raised an alarm."""
         return self.violated or self.drifted or bool(self.violated_limits)
+
+    def describe_alarm(self) -> str:
+        """Return which guarantee has raised an alarm, and why."""
+        if not self.violated and not self.drifted:
+            limit = self.violated_limits[0]
+            return (
+                f"The guarantee for {limit.name} is violated: {limit.different} of {limit.audited} audited predictions "
+                f"changed; it allows {100 * limit.risk:.3g}%."
+            )
+        return (
+            f"The guarantee {'is violated' if self.violated else 'is drifting'}: {self.different} of {self.audited} "
+            f"audited predictions differ from the full model's; it allows {100 * self.risk:.3g}%."
+        )

@@ -11,7 +11,7 @@ from offramp.answers.answer import Answers
 from offramp.calibration.decisions import Decision, decision_for
 from offramp.calibration.limits import Limit, OutcomeChange
 
-__all__ = ["AuditLimits"]
+__all__ = ["MAX_RISK", "AuditLimits"]
 
 MAX_RISK = 0.5  # weaker limits are not audited
 

@@ -1,13 +1,12 @@
 """The engine: one thread owns the model and runs the oldest row together with rows of similar length.
 
-It never waits for a batch to fill up. Rows drawn for the audit run through all layers while the queue is empty.
+It never waits for a batch to fill up. Audits run between batches (`auditor.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import sys
 import threading
 import time
@@ -16,24 +15,23 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers.answer import Answers, RowOutputs
+from offramp.answers.answer import RowOutputs
 from offramp.core.batch import Batch, EncodedRows
-from offramp.core.chunks import ACCELERATOR_BATCH_TOKENS, batches_by_tokens
+from offramp.core.chunks import ACCELERATOR_BATCH_TOKENS
 from offramp.core.loop import exits_within, iter_exited, run
 from offramp.core.runner import Runner
 from offramp.policies import Never, Policy
-from offramp.serving.audit import Audit
-from offramp.serving.audit_limits import AuditLimits
+from offramp.serving.auditor import AuditOptions, Auditor
 from offramp.serving.requests import (
     QueuedRequest,
     QueueFull,
     QueueItem,
+    RequestBatch,
     RequestOptions,
     RequestResult,
     TextTooLong,
@@ -49,16 +47,6 @@ logger = logging.getLogger("offramp")
 IDLE_SECONDS = 0.2  # between two heartbeats of an idle thread
 CPU_BATCH_TOKENS = 256  # padded tokens per batch on a CPU; with similar lengths, larger batches gain nothing
 WINDOW = 128  # oldest queue items, from which a batch is selected
-MAX_PENDING_AUDITS = 256  # while more examples wait for their audit, none are drawn
-
-
-@dataclass(frozen=True)
-class PendingAudit:
-    """An example drawn for the audit; these are queued in the order in which examples were predicted."""
-
-    rows: EncodedRows  # of this example
-    early: Answers  # the prediction that was returned
-    is_full: bool  # all of its rows ran through all layers
 
 
 class Engine:
@@ -70,8 +58,7 @@ class Engine:
         *,
         batch_tokens: int | None = None,
         queue_rows: int = 512,
-        audit: float = 0.0,
-        on_alarm: str = "warn",
+        audit: AuditOptions | None = None,
         watch: Callable[[str, float], None] = lambda name, value: None,
         policy: str | None = None,
     ):
@@ -80,32 +67,21 @@ class Engine:
             CPU_BATCH_TOKENS if runner.device.type == "cpu" else ACCELERATOR_BATCH_TOKENS
         )
         self.policy = runner.config.resolve_policy(policy)
-        is_calibrated = self.policy == runner.config.exit_policy  # the guarantee does not apply to any other policy
-        guarantee = is_calibrated and runner.config.calibrated and runner.config.calibrated.get("guarantee")
-        self.audit: Audit | None = None
-        self.limits: AuditLimits | None = None
-        if guarantee and guarantee["risk_type"] == "disagreement":
-            config = runner.config
-            self.limits = AuditLimits.of(config.calibrated, config.answer_type, config.labels)
-            limits = [(limit.name, limit.risk) for limit in self.limits.limits]
-            self.audit = Audit.of(float(guarantee["risk"]), limits)
-        self.audit_rate = audit if self.audit is not None else 0.0
-        self.on_alarm, self.watch = on_alarm, watch
+        self.auditor = Auditor.of(runner, self.policy, audit or AuditOptions(), self.batch_tokens)
+        self.watch = watch
         self.heartbeat = time.monotonic()
         self.ready = False
         self.draining = self.died = False
-        self.accepted = self.answered = 0  # requests
+        self.accepted = self.answered = self.disconnected = self.failed = 0  # requests
         self.seconds_per_row = 0.01  # moving average
         self._queue: deque[QueueItem] = deque()
         self._reserved = 0  # rows that are still being tokenized
         self._current: list[QueueItem] = []  # being run
-        self._audits: deque[PendingAudit] = deque()
-        self.skipped = 0  # examples drawn while too many waited for their audit
         self.layers: Counter[int] = Counter()  # rows by exit layer
         self.recent: deque[float] = deque(maxlen=1000)  # seconds per request
         self._condition = threading.Condition()
         self._stop = False
-        self._random = random.Random()
+        self._count_lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
 
     # -- called from other threads ---------------------------------------------------------------
@@ -120,6 +96,9 @@ class Engine:
             self.draining = self._stop = True
             self._condition.notify()
         self._thread.join(wait)
+        with self._condition:  # only if the time was too short
+            for item in self._queue:
+                _fail(item.request.future, Unavailable(self._unavailable_reason))
 
     @property
     def _unavailable_reason(self) -> str:
@@ -168,8 +147,6 @@ class Engine:
             options.policy.check(self.runner.config.model_spec)
         if options.max_layers is not None:
             exits_within(self.runner.stepper.exits, options.max_layers)
-        num_examples, rate = len(rows.examples), self.audit_rate
-        drawn = np.array([rate > 0 and self._random.random() < rate for _ in range(num_examples)], dtype=bool)
         outside = options.policy is not None or options.max_layers is not None
         columns = self.runner.config.answer_type.num_columns(self.runner.config.num_labels)
         empty = RowOutputs(
@@ -178,16 +155,24 @@ class Engine:
         with self._condition:
             if self.draining or not self.ready:
                 raise Unavailable(self._unavailable_reason)
-            if outside or self._exits_disabled:
-                drawn[:] = False
-            if len(self._audits) >= MAX_PENDING_AUDITS:  # independent of the texts, so the sample stays unbiased
-                self.skipped += int(drawn.sum())
-                drawn[:] = False
-            request = QueuedRequest(rows, options, Future(), empty, drawn, outside)
+            request = QueuedRequest(rows, options, Future(), empty, np.zeros(len(rows.examples), bool), outside)
+            if self.auditor is not None:
+                self.auditor.draw(request)
             self._queue.extend(queue_items(request, (options.policy or self.policy).sees_groups))
             self.accepted += 1
             self._condition.notify()
+        request.future.add_done_callback(self._count_outcome)
         return request.future
+
+    def _count_outcome(self, future: Future[RequestResult]) -> None:
+        """Count how an accepted request ended; a client that disconnects cancels its future."""
+        with self._count_lock:
+            if future.cancelled():
+                self.disconnected += 1
+            elif future.exception() is not None:
+                self.failed += 1
+            else:
+                self.answered += 1
 
     # -- the model's thread ----------------------------------------------------------------------
 
@@ -202,10 +187,10 @@ class Engine:
                     self.heartbeat = time.monotonic()
                     if batch is None:
                         return
-                    if batch[0]:
-                        self._predict(*batch)
-                    elif self._audits:
-                        self._audit()
+                    if batch.items:
+                        self._predict(batch)
+                    if self.auditor is not None:
+                        self.auditor.run(requests_wait=bool(self._queue))
         except Exception as err:  # fail all queued requests and accept no more
             logger.error("The model's thread stopped: %s", "".join(traceback.format_exception(err)).rstrip())
             with self._condition:
@@ -220,10 +205,10 @@ class Engine:
         for policy in (Never(), self.policy):
             run(self.runner.stepper, self._batch([(rows, row) for row in range(len(rows))]), policy)
 
-    def _next_batch(self) -> tuple[list[QueueItem], bool] | None:
-        """Return items with the same policy and budget, and whether they are late; None when the engine stops."""
+    def _next_batch(self) -> RequestBatch | None:
+        """Return the next rows to run, none if no request waits; None when the engine stops."""
         with self._condition:
-            if not (self._queue or self._audits or self._stop):
+            if not (self._queue or self._stop or (self.auditor is not None and len(self.auditor.queue))):
                 self._condition.wait(IDLE_SECONDS)
             window: list[QueueItem] = []
             while self._queue and len(window) < WINDOW:
@@ -231,28 +216,26 @@ class Engine:
                 if not item.request.future.done():  # otherwise its client has disconnected, or it has failed
                     window.append(item)
             if not window:
-                return None if self._stop else ([], False)
+                return None if self._stop else RequestBatch(())
             self._current = window  # so that `_work` fails these requests if select_batch raises
-            now = time.monotonic()
-            batch = self._current = select_batch(window, self.batch_tokens, now)
-            selected = set(map(id, batch))
+            batch = select_batch(window, self.batch_tokens, time.monotonic())
+            self._current = list(batch.items)
+            selected = set(map(id, batch.items))
             self._queue.extendleft(item for item in reversed(window) if id(item) not in selected)
-        return batch, batch[0].request.options.is_late(now)
+        return batch
 
-    def _predict(self, items: list[QueueItem], is_late: bool) -> None:
-        start, options = time.monotonic(), items[0].request.options
-        policy, budget = options.policy or self._active_policy(), options.max_layers
-        if is_late:
-            budget = self.runner.stepper.exits[0].layer
-            for item in items:  # forced to exit early: outside the guarantee, and not audited
-                item.request.outside = True
-                item.request.drawn[:] = False
-        rows = [(item.request, row) for item in items for row in item.rows]
+    def _predict(self, request_batch: RequestBatch) -> None:
+        start, max_layers = time.monotonic(), request_batch.max_layers
+        policy = request_batch.policy or self._active_policy()
+        if request_batch.is_late:
+            max_layers = self.runner.stepper.exits[0].layer
+            self._mark_late(request_batch)
+        rows = [(item.request, row) for item in request_batch.items for row in item.rows]
         if not policy.sees_groups:
             rows.sort(key=lambda row: int(row[0].rows.lengths[row[1]]))
         try:
             batch = self._batch([(request.rows, row) for request, row in rows], _groups(rows))
-            for exited in iter_exited(self.runner.stepper, batch, policy, budget):
+            for exited in iter_exited(self.runner.stepper, batch, policy, max_layers):
                 logits = exited.output.logits.float().cpu().numpy()
                 indices = range(len(logits)) if exited.rows is None else exited.rows.tolist()
                 for index, row_logits in zip(indices, logits, strict=True):  # early exits are returned immediately
@@ -263,9 +246,20 @@ class Engine:
             for request, _ in rows:
                 _fail(request.future, err)
             return
-        self.seconds_per_row = 0.9 * self.seconds_per_row + 0.1 * (time.monotonic() - start) / len(rows)
+        seconds = time.monotonic() - start
+        self.seconds_per_row = 0.9 * self.seconds_per_row + 0.1 * seconds / len(rows)
         self.watch("rows", len(rows))
-        self.watch("batch_seconds", time.monotonic() - start)
+        self.watch("batch_seconds", seconds)
+        if self.auditor is not None:
+            self.auditor.time.earn(seconds)
+
+    def _mark_late(self, batch: RequestBatch) -> None:
+        """Mark requests whose rows are forced to exit early: outside the guarantee; these rows are not audited."""
+        for item in batch.items:
+            item.request.outside = True
+            if self.auditor is not None:
+                for row in item.rows:
+                    self.auditor.queue.cancel(item.request, int(item.request.rows.group[row]))
 
     def _resolve(
         self, request: QueuedRequest, row: int, logits: NDArray[np.float32], exit_number: int, layer: int
@@ -278,8 +272,8 @@ class Engine:
         self.layers[layer] += 1
         self.watch("exit_layer", layer)
         is_complete = not request.pending_per_example[example]
-        if is_complete and request.drawn[example] and not (self._exits_disabled or request.future.done()):
-            self._audits.append(self._pending_audit(request, example))
+        if is_complete and self.auditor is not None:
+            self.auditor.add(request, example)
         if not request.pending and not request.future.done():
             try:
                 answers = self.runner.decode(outputs, request.rows)
@@ -287,87 +281,18 @@ class Engine:
                 logger.error("Decoding a request failed: %s", "".join(traceback.format_exception(err)).rstrip())
                 _fail(request.future, err)
                 return
-            result = RequestResult(answers, int(request.rows.lengths.sum()), request.outside or self._exits_disabled)
+            result = RequestResult(answers, int(request.rows.lengths.sum()), request.outside)
             if request.future.set_running_or_notify_cancel():
                 request.future.set_result(result)
-                self.answered += 1
             self.recent.append(time.monotonic() - request.arrived)
             self.watch("request_seconds", self.recent[-1])
 
-    def _pending_audit(self, request: QueuedRequest, example: int) -> PendingAudit:
-        """Copy an example for its audit, so that it does not keep the whole request in memory."""
-        indices = np.flatnonzero(request.rows.group == example)
-        rows, outputs = request.rows.take([example]), request.outputs
-        is_full = bool((outputs.layer[indices] == self.runner.config.num_layers).all())
-        example_outputs = RowOutputs(outputs.logits[indices].copy(), outputs.exit[indices], outputs.layer[indices])
-        return PendingAudit(rows, self.runner.decode(example_outputs, rows), is_full)
-
-    def _audit(self) -> None:
-        try:
-            self._run_audits()
-        except Exception as err:  # these examples are not counted; serving continues
-            logger.error("An audit failed: %s", "".join(traceback.format_exception(err)).rstrip())
-
-    def _run_audits(self) -> None:
-        """Audit up to 8 drawn examples, in order; only those that exited early need the full model."""
-        audits = [self._audits.popleft() for _ in range(min(8, len(self._audits)))]
-        early = [audit for audit in audits if not audit.is_full]
-        full = self._run_full_model(EncodedRows.concat([audit.rows for audit in early])) if early else None
-        position = 0
-        for audit in audits:  # one by one: the tests need the order in which examples were drawn
-            expected = audit.early
-            if full is not None and not audit.is_full:
-                expected = full.take(position)
-                position += 1
-            self._count_audit(audit.early, expected)
-
-    def _run_full_model(self, rows: EncodedRows) -> Answers:
-        order = np.argsort(rows.lengths, kind="stable")
-        parts = []
-        for start, stop in batches_by_tokens(rows.lengths[order], self.batch_tokens):
-            batch = Batch.from_rows(rows, order[start:stop], self.runner.pad_token_id, self.runner.device)
-            parts.append(run(self.runner.stepper, batch, Never()).logits.float().cpu().numpy())
-        logits = np.concatenate(parts)[np.argsort(order)]
-        last = self.runner.stepper.exits[-1]
-        outputs = RowOutputs(logits, np.full(len(rows), last.number), np.full(len(rows), last.layer))
-        return self.runner.decode(outputs, rows)
-
-    def _count_audit(self, early: Answers, full: Answers) -> None:
-        """Count whether a returned prediction differs from the full model's, overall and for every limit."""
-        if self.audit is None:
-            return
-        tolerance = (self.runner.config.calibrated or {}).get("guarantee", {}).get("tolerance")
-        (differs,) = self.runner.config.answer_type.differ(early.values, full.values, tolerance)
-        changes = [] if self.limits is None else self.limits.changes(early, full)
-        before, self.audit = self.audit, self.audit.after(bool(differs), changes)
-        if self.audit.alarm and not before.alarm:
-            logger.warning("%s", _describe_alarm(self.audit))
-
-    @property
-    def _exits_disabled(self) -> bool:
-        """Whether an alarm has disabled early exits, which leaves nothing to audit."""
-        return self.on_alarm == "never" and self.audit is not None and self.audit.alarm
-
     def _active_policy(self) -> Policy:
         """Return the engine's policy, or `Never` once an alarm has disabled early exits."""
-        return Never() if self._exits_disabled else self.policy
+        return Never() if self.auditor is not None and self.auditor.exits_disabled else self.policy
 
     def _batch(self, parts: Sequence[tuple[EncodedRows, int]], group: NDArray[np.int64] | None = None) -> Batch:
         return Batch.from_parts(parts, self.runner.pad_token_id, self.runner.device, group)
-
-
-def _describe_alarm(audit: Audit) -> str:
-    """Return which guarantee has raised an alarm, and why."""
-    if not audit.violated and not audit.drifted:
-        limit = audit.violated_limits[0]
-        return (
-            f"The guarantee for {limit.name} is violated: {limit.different} of {limit.audited} audited predictions "
-            f"changed; it allows {100 * limit.risk:.3g}%."
-        )
-    return (
-        f"The guarantee {'is violated' if audit.violated else 'is drifting'}: {audit.different} of {audit.audited} "
-        f"audited predictions differ from the full model's; it allows {100 * audit.risk:.3g}%."
-    )
 
 
 def _groups(rows: Sequence[tuple[QueuedRequest, int]]) -> NDArray[np.int64]:

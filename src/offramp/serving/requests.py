@@ -18,6 +18,7 @@ __all__ = [
     "QueueFull",
     "QueueItem",
     "QueuedRequest",
+    "RequestBatch",
     "RequestOptions",
     "RequestResult",
     "TextTooLong",
@@ -51,13 +52,9 @@ class RequestOptions:
     max_layers: int | None = None
     deadline: float | None = None  # monotonic clock; past it, rows exit at the first exit
 
-    def is_late(self, now: float) -> bool:
-        """Return whether the deadline has passed."""
-        return self.deadline is not None and now > self.deadline
-
     def batch_key(self, now: float) -> tuple[Policy | None, int | None, bool]:
-        """Return the key that all rows of a batch share."""
-        return self.policy, self.max_layers, self.is_late(now)
+        """Return what all rows of a batch share: policy, maximum layers, and whether their deadline has passed."""
+        return self.policy, self.max_layers, self.deadline is not None and now > self.deadline
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class QueuedRequest:
     options: RequestOptions
     future: Future[RequestResult]
     outputs: RowOutputs  # filled in as rows exit
-    drawn: NDArray[np.bool_]  # (examples,), sampled for the audit before any prediction is made
+    drawn: NDArray[np.bool_]  # (examples,), sampled for the audit and not predicted yet; see `AuditQueue`
     outside: bool = False
     arrived: float = field(default_factory=time.monotonic)
     pending: int = 0  # rows that have not exited yet
@@ -108,10 +105,21 @@ def queue_items(request: QueuedRequest, grouped: bool) -> Iterator[QueueItem]:
         yield QueueItem(request, tuple(rows.tolist()), int(lengths[rows].max()))
 
 
-def select_batch(window: list[QueueItem], budget: int, now: float) -> list[QueueItem]:
-    """Return the oldest item and items of similar length, within `budget` padded tokens.
+@dataclass(frozen=True)
+class RequestBatch:
+    """Queue items that run together, and the options that they share."""
 
-    Similar lengths keep padding low; always including the oldest item prevents starvation.
+    items: tuple[QueueItem, ...]
+    policy: Policy | None = None  # of the requests; None: the engine's
+    max_layers: int | None = None
+    is_late: bool = False  # the deadline of every item had passed when the batch was selected
+
+
+def select_batch(window: list[QueueItem], budget: int, now: float) -> RequestBatch:
+    """Return the oldest item and items of similar length with the same options, within `budget` padded tokens.
+
+    Similar lengths keep padding low; always including the oldest item prevents starvation. Whether a row is late is
+    decided here and nowhere else, by comparing its own deadline with `now`.
     """
     oldest = window[0]
     key = oldest.request.options.batch_key(now)
@@ -128,7 +136,7 @@ def select_batch(window: list[QueueItem], budget: int, now: float) -> list[Queue
         if longer is not None and (size + len(items[high + 1].rows)) * items[high + 1].length > budget:
             longer = None
         if shorter is None and longer is None:
-            return items[low : high + 1]
+            return RequestBatch(tuple(items[low : high + 1]), *key)
         if longer is None or (shorter is not None and shorter <= longer):
             low -= 1
             size += len(items[low].rows)

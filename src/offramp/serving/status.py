@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 import offramp
 from offramp.serving.audit import confidence_interval
+from offramp.serving.auditor import Auditor
 from offramp.serving.engine import Engine
 from offramp.serving.errors import HttpError
 from offramp.serving.metrics import Metrics
@@ -128,22 +129,7 @@ def check_model(model: str, name: str, version: str = "1") -> None:
 
 def to_dict(engine: Engine, name: str) -> dict[str, Any]:
     """Return the content of `/info`: model, policy, guarantee, audit, counts."""
-    runner, audit = engine.runner, engine.audit
-    audit_info = None
-    if audit is not None:
-        low, high = confidence_interval(audit.audited, audit.different)
-        audit_info = {
-            "fraction": engine.audit_rate,
-            "guaranteed_risk": audit.risk,
-            "audited": audit.audited,
-            "skipped": engine.skipped,
-            "different": audit.different,
-            "rate": audit.rate,
-            "interval": [low, high],
-            "violated": audit.violated,
-            "drifting": audit.drifted,
-            "limits": [asdict(limit) for limit in audit.limits],
-        }
+    runner = engine.runner
     layers = dict(engine.layers)  # a copy: the model's thread keeps counting
     calibrated = (runner.config.calibrated or {}) if engine.policy == runner.config.exit_policy else {}
     return {
@@ -160,11 +146,34 @@ def to_dict(engine: Engine, name: str) -> dict[str, Any]:
         "policy": str(engine.policy),
         "policy_description": engine.policy.describe(),
         "guarantee": calibrated.get("sentence"),
-        "audit": audit_info,
+        "audit": None if engine.auditor is None else audit_info(engine.auditor),
         "waiting": engine.depth,
         "answered": sum(layers.values()),
         "by_layer": {str(layer): layers[layer] for layer in sorted(layers)},
         "seconds": _quantiles(list(engine.recent)),
+    }
+
+
+def audit_info(auditor: Auditor) -> dict[str, Any]:
+    """Return the audit in `/info`; its counts include those of the state file."""
+    counts = auditor.counts
+    audit = counts.audit
+    return {
+        "fraction": auditor.options.fraction,
+        "share": auditor.options.share,
+        "guaranteed_risk": audit.risk,
+        "sampled": counts.sampled,
+        "audited": audit.audited,
+        "pending": len(auditor.queue),
+        "skipped": counts.skipped,
+        "failed": counts.failed,
+        "coverage": counts.coverage,
+        "different": audit.different,
+        "rate": audit.rate,
+        "interval": list(confidence_interval(audit.audited, audit.different)),
+        "violated": audit.violated,
+        "drifting": audit.drifted,
+        "limits": [asdict(limit) for limit in audit.limits],
     }
 
 
