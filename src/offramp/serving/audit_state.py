@@ -176,8 +176,9 @@ class AuditStateFile:
         if self._snapshot is None:
             return
         self._closing = True
-        self.changed(is_alarm=True)
+        self.changed(is_alarm=True)  # wakes the thread
         self._thread.join()
+        self._write_or_warn()  # the thread may have written its last state before the last change
 
     def _write_repeatedly(self) -> None:
         while not self._closing:
