@@ -74,7 +74,7 @@ def make_app(served: ServedModel, options: ServerOptions, metrics: Metrics) -> F
     _add_prediction_routes(app, routes)
     add_status_routes(app, served, options.name, metrics)
     add_open_inference_routes(app, served, options.name)
-    add_docs(app, routes.answer_type.endpoints())
+    add_docs(app, routes.answer_type.endpoints(), options.name)
     return app
 
 
