@@ -116,6 +116,8 @@ def audit_under_load(result: dict[str, Any]) -> list[str]:
         f"Texts per CPU second with the audit relative to the same server without one, in {len(ratios)} alternating "
         f"rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; median {result['ratio']:.2f}."
     )
+    seconds = [f"{alarm['seconds']:.0f}" if alarm else "more than the round's" for alarm in result["alarms"]]
+    cost += f" In these rounds the alarm came after {', '.join(seconds)} s."
     return ["### Audits of a saturated server", "", about, "", *lines, "", cost, ""]
 
 

@@ -52,7 +52,7 @@ class Auditor:
         self.audit = Audit.of(float(self.guarantee["risk"]), limits)
         if options.fraction and self.audit.risk < MAX_RISK:
             drift_threshold(self.audit.risk)  # computed now, not while requests wait
-        self.queue, self.time = AuditQueue(options.fraction), TimeShare(options.share)
+        self.queue, self.share = AuditQueue(options.fraction), TimeShare(options.share)
         self.failed = 0  # examples whose audit raised an error
         self.seconds = 0.0  # spent on audits
         self.before = AuditCounts(self.audit)  # at the start of the server: from the state file, if there is one
@@ -117,7 +117,7 @@ class Auditor:
 
     def run(self, requests_wait: bool) -> None:
         """Audit the oldest examples if there are any; while requests wait, only within the share of the time."""
-        if not len(self.queue) or (requests_wait and not self.time.is_available):
+        if not len(self.queue) or (requests_wait and not self.share.is_available):
             return
         start, audits = time.monotonic(), self.queue.take(self.batch_tokens)
         try:
@@ -128,7 +128,7 @@ class Auditor:
         seconds = time.monotonic() - start
         self.seconds += seconds
         if requests_wait:
-            self.time.spend(seconds)
+            self.share.spend(seconds)
 
     def _repeat(self, audits: list[PendingAudit]) -> None:
         """Run the examples through all layers, if they exited early, and count all of them in their order."""

@@ -251,7 +251,7 @@ class Engine:
         self.watch("rows", len(rows))
         self.watch("batch_seconds", seconds)
         if self.auditor is not None:
-            self.auditor.time.earn(seconds)
+            self.auditor.share.earn(seconds)
 
     def _mark_late(self, batch: RequestBatch) -> None:
         """Mark requests whose rows are forced to exit early: outside the guarantee; these rows are not audited."""
