@@ -1,6 +1,6 @@
 """Latency under load, over loopback: the results of docs/how-to/serve.md.
 
-    python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15] [--soak 100000]
+    python benchmarks/load.py MODEL --data-dir GLUE [--backend onnx] [--graph FULL.onnx] [--seconds 15]
 
 Three servers run one after the other on the core --server-core, the client on another core: `offramp serve` with the
 model's calibrated policy; the same with the policy `never`; a minimal full-depth int8 server (plain_server.py). For
@@ -11,8 +11,7 @@ each server:
 - goodput: the highest rate at which 99 % of the texts are answered within --limit seconds.
 - overload: ten times the capacity for a few seconds; rejected requests, and the latency of /health.
 
-FULL.onnx is an export of the last exit only (`--exits 12`). --soak sends this many requests to the first server and
-records its memory. The figure is docs/figures/load.svg.
+FULL.onnx is an export of the last exit only (`--exits 12`). The figure is docs/figures/load.svg.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ class Client:
 
     async def get(self, path: str) -> tuple[int, float]:
         """Return status and seconds."""
-        return await self._call(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        return await self._call(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
     async def post(self, text: str) -> tuple[int, float]:
         """Return status and seconds."""
         body = json.dumps({"inputs": text}).encode()
-        head = f"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         return await self._call(head.encode() + body)
 
     async def _call(self, request: bytes) -> tuple[int, float]:
@@ -158,25 +157,6 @@ async def goodput(client: Client, texts: list[str], maximum: float, limit: float
     return best
 
 
-async def soak(client: Client, texts: list[str], requests: int, process: Any) -> dict[str, Any]:
-    """Send many requests; return statuses and memory over time."""
-    rng, remaining, memory_mb = random.Random(2), requests, []
-    statuses: dict[str, int] = {}
-    start = time.perf_counter()
-
-    async def send_requests() -> None:
-        nonlocal remaining
-        while remaining > 0:
-            remaining -= 1
-            if remaining % (requests // 10) == 0:
-                memory_mb.append(round(memory(process), 1))
-            status, _ = await client.post(rng.choice(texts))
-            statuses[str(status)] = statuses.get(str(status), 0) + 1
-
-    await asyncio.gather(*(send_requests() for _ in range(32)))
-    return {"seconds": time.perf_counter() - start, "statuses": statuses, "memory": memory_mb}
-
-
 def start_server(command: list[str], core: int | None) -> tuple[Any, int]:
     """Start a server; return its process and port."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
@@ -224,8 +204,6 @@ async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
             result["goodput"] = await goodput(client, texts, maximum, args.limit, args.seconds)
             result["overload"] = await offer_load(client, texts, 10 * maximum, 5.0, probe="offramp" in name)
             result["memory"].append(memory(process))
-            if args.soak and not results:
-                result["soak"] = await soak(client, texts, args.soak, process)
             results[name] = result
             print(name, json.dumps(result), flush=True)
         finally:
@@ -243,7 +221,6 @@ def main() -> None:
     parser.add_argument("--graph", help="a full-depth graph for the plain server")
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--limit", type=float, default=0.1, help="maximum p99 in seconds (default: %(default)s)")
-    parser.add_argument("--soak", type=int, default=0)
     parser.add_argument("--server-core", type=int)
     parser.add_argument("--client-core", type=int)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Write the measurements of docs/how-to/serve.md from benchmarks/results/{load,drift,audit_under_load,cluster}.json."""
+"""Write docs/results/server.md from benchmarks/results: load, attack, clients, soak, drift, audits, batch jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from load import draw
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "serve.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "server.md"
 NAMES = {"offramp, leaving early": "offramp, early exits", "offramp, never": "offramp, full depth"}
 MARK, END = "<!-- measured: written by benchmarks/write_serving.py -->", "<!-- end -->"
 
@@ -46,14 +46,6 @@ def load(result: dict[str, Any]) -> list[str]:
         f"{first['memory'][1]:.0f} MB."
     )
     lines.append(text)
-    if soak := first.get("soak"):
-        count = sum(soak["statuses"].values())
-        memory = ", ".join(f"{megabytes:.0f}" for megabytes in soak["memory"])
-        text = (
-            f"Soak test: {count:,} requests in {soak['seconds'] / 60:.1f} minutes, all answered with "
-            f"{', '.join(soak['statuses'])}. Resident memory after every tenth of them, in MB: {memory}."
-        )
-        lines += ["", text]
     about = (
         f"`benchmarks/load.py`, {result['date']}, {result['cpu']}. Model: {result['model']} ({result['backend']}, "
         "int8, 12 × 768). Texts: 872 sentences of SST-2's dev set, one per request. The server runs on one core and "
@@ -137,10 +129,86 @@ def cluster(result: dict[str, Any]) -> list[str]:
     return ["### Batch job with a million rows", "", text, ""]
 
 
+def attack(result: dict[str, Any]) -> list[str]:
+    """Return the section about hostile requests, before the limits of bodies and connections and now."""
+    before, after = read("attack/before") or {"bodies": {}, "connections": {}}, result
+    lines = [
+        "| body | bytes | | status | response | slowest `/health` | memory |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
+    for name, now in after["bodies"].items():
+        for when, row in (("before", before["bodies"].get(name)), ("now", now)):
+            if row is not None:
+                first = [name, f"{row['bytes']:,}"] if when == "before" or name not in before["bodies"] else ["", ""]
+                status = f"{row['status']}" if row["status"] else "none"
+                figures = [f"{row['seconds']:.2f} s", f"{row['health_ms']:.0f} ms", f"+{row['memory_mb']:.0f} MB"]
+                lines.append(f"| {' | '.join([*first, when, status, *figures])} |")
+    lines += ["", "| connections | before | now |", "|---|---|---|"]
+    for name, now in after["connections"].items():
+        cells = [name, *(_connections(row) for row in (before["connections"].get(name), now))]
+        lines.append(f"| {' | '.join(cells)} |")
+    about = (
+        f"`benchmarks/attack.py`, {after['date']}, {after['cpu']}. all-MiniLM-L6-v2 in PyTorch. Bodies within the limit "
+        "of 2 MB, each sent three times (once if it took more than 5 s); the worst response time, the slowest of the "
+        "`/health` requests sent meanwhile, and the memory above that before the first one. Texts with characters "
+        "outside of Latin-1 take two or four times their size in Python."
+    )
+    return ["### Hostile requests", "", about, "", *lines, ""]
+
+
+def _connections(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not measured"
+    if "ended" in row:
+        return f"ended after {row['seconds']:g} s" if row["ended"] else f"not ended after {row['seconds']:g} s"
+    if "health_answered" in row:
+        return f"`/health` answered {row['health_answered']}"
+    counts = (
+        f"{row['silent_open']} of 200 silent, {row['half_sent_open']} of 500 half-sent, {row['slow_open']} of 20 slow"
+    )
+    return f"{counts} open after {row['seconds']:g} s; slowest `/health` {row['health_ms']:.0f} ms"
+
+
+def clients(result: dict[str, Any]) -> list[str]:
+    """Return the section about clients of other projects."""
+    lines = ["| client | texts | same label | largest difference of scores |", "|---|---:|---:|---:|"]
+    for name, row in result["clients"].items():
+        lines.append(f"| {name} | {row['texts']} | {row['same_labels']} | {row['largest_difference']:.0e} |")
+    text = (
+        f"`benchmarks/clients.py`, {result['date']}. Predictions of other projects' clients and of `offramp predict`."
+    )
+    end = f"schemathesis, on requests made from the OpenAPI description: {result['schemathesis']}."
+    return ["### Clients of other projects", "", text, "", *lines, "", end, ""]
+
+
+def soak(result: dict[str, Any]) -> list[str]:
+    """Return the section about many requests."""
+    samples = result["samples"]
+    columns = {"requests": "requests", "memory_mb": "memory, MB", "files": "open files", "threads": "threads"}
+    lines = [f"| {' | '.join(columns.values())} |", "|---:" * len(columns) + "|"]
+    for sample in [*samples[::4], samples[-1]]:
+        lines.append(f"| {' | '.join(f'{sample[name]:,.0f}' for name in columns)} |")
+    statuses = ", ".join(f"{count:,} × {status}" for status, count in result["statuses"].items())
+    text = (
+        f"`benchmarks/soak.py`, {result['date']}, {result['cpu']}. {result['requests']:,} requests in "
+        f"{result['seconds'] / 60:.1f} minutes: {statuses}. {result['different_labels']} labels differ from the first "
+        "response to the same text."
+    )
+    return ["### Soak", "", text, "", *lines, ""]
+
+
 def main() -> None:
     """Replace the marked part of the page."""
     parts = []
-    sections = {"load": load, "drift": drift, "audit_under_load": audit_under_load, "cluster": cluster}
+    sections = {
+        "load": load,
+        "attack/after": attack,
+        "clients": clients,
+        "soak": soak,
+        "drift": drift,
+        "audit_under_load": audit_under_load,
+        "cluster": cluster,
+    }
     for name, write in sections.items():
         result = read(name)
         parts += [f"Not measured yet: {name}.", ""] if result is None else write(result)
