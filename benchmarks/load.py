@@ -54,7 +54,8 @@ class Client:
     async def post(self, text: str) -> tuple[int, float]:
         """Return status and seconds."""
         body = json.dumps({"inputs": text}).encode()
-        head = f"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        headers = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+        head = f"POST / HTTP/1.1\r\n{headers}\r\n\r\n"
         return await self._call(head.encode() + body)
 
     async def _call(self, request: bytes) -> tuple[int, float]:
