@@ -6,13 +6,11 @@ import csv
 import gzip
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,57 +21,29 @@ import pytest
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.cluster.job import remove_leftovers, start_job
-from offramp.cluster.parts import read_part, split
+from offramp.cluster.input_files import version
+from offramp.cluster.job import start_job
+from offramp.cluster.output_folder import open_folder
+from offramp.cluster.parts import PartReader, split
 from offramp.cluster.run import JobOptions, plan_job
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.data.reading import extract_text, read_column_names
 from offramp.data.source import Source, infer_format
 from offramp.errors import BadInput
 from tests.calls import fails
-from tests.tiny import WORDS, adaptive
-
-LABELS = ["bad", "good", "so so"]
-ROWS = 2000
+from tests.cluster.conftest import LABELS, ROWS
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cluster")
-    model = adaptive("bert", root / "encoder", labels=LABELS)
-    model.config.policy = {"name": "entropy", "threshold": 1.05}
-    model.save_pretrained(root / "model")
-    rng = random.Random(0)
-    texts = [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 12))) for _ in range(ROWS)]
-    for number in range(4):
-        rows = slice(number * 500, number * 500 + 500)
-        table = pa.table({"id": list(range(ROWS))[rows], "text": texts[rows], "more": ["x"] * 500})
-        pa.parquet.write_table(table, root / f"{number}.parquet", row_group_size=120)
-    return root
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """The address of a local Ray node with two cores."""
-    pytest.importorskip("ray", reason="ray is not installed (pip install '.[ray]')")
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-    os.environ |= settings | {"RAY_worker_niceness": "0"}  # the default of 15 would starve it beside other tests
-    import ray
-
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield context["gcs_address"] if "gcs_address" in context else context.address_info["gcs_address"]
-    ray.shutdown()
-
-
-def worker_pids() -> list[int]:
+def worker_pids(temporary: Path) -> list[int]:
+    """Return the workers of this test's cluster: its processes have their own temporary folder."""
     pids = []
     for path in Path("/proc").iterdir():
         try:
-            line = (path / "cmdline").read_bytes() if path.name.isdigit() else b""
+            is_worker = path.name.isdigit() and (path / "cmdline").read_bytes().startswith(b"ray::MapWorker")
+            if is_worker and f"TMPDIR={temporary}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                pids.append(int(path.name))
         except OSError:
             continue
-        if line.startswith(b"ray::MapWorker"):
-            pids.append(int(path.name))
     return pids
 
 
@@ -92,13 +62,21 @@ def read_predictions(out: Path) -> dict:
     return {row["id"]: row for row in table}
 
 
-def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed(folder, cluster, capfd, monkeypatch):
+def visible_and_hidden(out: Path, parts: int) -> list[str]:
+    """Return the names in a folder that do not belong there after a job with that many parts."""
+    expected = {"_job.json", *(f"part-{number:06d}.parquet" for number in range(parts))}
+    return sorted({path.name for path in out.iterdir()} ^ expected)
+
+
+def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed(
+    folder, cluster, temporary, capfd, monkeypatch
+):
     monkeypatch.chdir(folder)
     out = folder / "answers"
     call = ["predict", "model", "*.parquet", "--engine", "ray", "--output", "answers", "--chunk", "50"]
-    driver = subprocess.Popen([sys.executable, "-m", "offramp", *call, "--workers", "1", "--address", cluster])
+    driver = subprocess.Popen([sys.executable, "-m", "offramp", *call, "--workers", "1", "--address", cluster.address])
     wait_for(lambda: list(out.glob("part-*")))
-    pids = worker_pids()
+    pids = worker_pids(temporary)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     count = len(list(out.glob("part-*")))
@@ -121,6 +99,10 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
         row = predictions[number]
         assert (row["label"], row["exit_layer"]) == (answer.label, answer.exit_layer)
         assert row["score"] == pytest.approx(answer.score, abs=2e-6)
+    assert not visible_and_hidden(out, 40)
+    assert not list(temporary.glob("offramp-model-*"))
+    for number in range(4):  # the same bytes, copied later
+        os.utime(folder / f"{number}.parquet")
     stamps = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
     assert main(call) == 0  # a finished job is not changed
     assert "0 rows in 0 parts; 40 of 40 parts" in capfd.readouterr().out
@@ -166,11 +148,11 @@ def test_the_parts_contain_the_whole_file(tmp_path, extension, rows):
     """However a file is split: its texts, in order, with their line numbers."""
     file = str(write_rows(tmp_path, extension))
     source = Source(file, infer_format(file))
-    parts = split([source], rows)
+    parts, reader = split([source], rows), PartReader()
     texts = [
         (line, extract_text(source, line, row))
         for part in parts
-        for line, row in read_part(source, part, read_column_names(source))
+        for line, row in reader.read(source, part, read_column_names(source))
     ]
     expected = [text if extension in ("csv", "jsonl", "jsonl.gz", "parquet") else flat(text) for text in TEXTS]
     lines = {
@@ -197,7 +179,7 @@ def make_worker(folder: Path, out: Path, file: Path, **changes) -> Worker:
         "id_column": None,
         "id_is_number": False,
         "all_scores": False,
-        "stamps": {str(file): (file.stat().st_size, file.stat().st_mtime_ns)},
+        "versions": {str(file): version(str(file))},
         "token": "mine",
     }
     (out / "_job.json").write_text('{"token": "mine"}')
@@ -275,9 +257,9 @@ def test_the_folder_of_a_different_job_is_an_error(folder, tmp_path, capsys):
     out.mkdir()
     runner = offramp.load(folder / "model")
     source = Source(str(file), "csv")
-    options = JobOptions([str(file)], out, source, {}, {}, rows=3)
+    options = JobOptions([str(file)], str(out), source, {}, {}, rows=3)
     _, job = plan_job(str(folder / "model"), runner, options, [source])
-    start_job(out, job, False)
+    start_job(open_folder(str(out)), job, False)
     call = ["predict", folder / "model", file, "--engine", "ray", "--output", out]
     assert "different --chunk" in fails(capsys, *call)
     assert "different policy" in fails(capsys, *call, "--chunk", 3, "--policy", "never")
@@ -290,9 +272,10 @@ def test_the_folder_of_a_different_job_is_an_error(folder, tmp_path, capsys):
     assert "modified input files" in fails(capsys, *call, "--chunk", 3)
 
 
-def test_partial_files_of_killed_workers_are_removed(tmp_path):
-    partial, other = tmp_path / f".part-000003.{uuid.uuid4().hex}", tmp_path / ".part-of-something-else"
-    partial.touch()
-    other.touch()
-    remove_leftovers(tmp_path)
-    assert not partial.exists() and other.exists()
+def test_partial_files_of_killed_processes_are_removed(tmp_path):
+    leftovers = [tmp_path / f".part-000003.{'0a' * 16}", tmp_path / f"._job.{'b1' * 16}"]
+    other = tmp_path / ".part-of-something-else"
+    for path in (*leftovers, other):
+        path.touch()
+    open_folder(str(tmp_path)).remove_incomplete()
+    assert list(tmp_path.iterdir()) == [other]
