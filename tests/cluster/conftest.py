@@ -16,6 +16,7 @@ from tests.tiny import WORDS, adaptive
 
 LABELS = ["bad", "good", "so so"]
 ROWS = 2000
+NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.2"}  # a machine; Ray replaces 127.0.0.1
 
 
 @pytest.fixture(scope="package")
@@ -84,8 +85,8 @@ def cluster(s3):
     import ray
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    nodes.add_node(num_cpus=1)
+    nodes = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    nodes.add_node(**NODE)
     ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
     yield nodes
     ray.shutdown()

@@ -7,10 +7,7 @@ import gzip
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,28 +29,7 @@ from offramp.data.source import Source, infer_format
 from offramp.errors import BadInput
 from tests.calls import fails
 from tests.cluster.conftest import LABELS, ROWS
-
-
-def worker_pids(temporary: Path) -> list[int]:
-    """Return the workers of this test's cluster: its processes have their own temporary folder."""
-    pids = []
-    for path in Path("/proc").iterdir():
-        try:
-            is_worker = path.name.isdigit() and (path / "cmdline").read_bytes().startswith(b"ray::MapWorker")
-            if is_worker and f"TMPDIR={temporary}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                pids.append(int(path.name))
-        except OSError:
-            continue
-    return pids
-
-
-def wait_for(condition, seconds: float = 120):
-    """Wait until the condition is true."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return value
+from tests.cluster.kills import error_of, kill_workers, start_driver, unexpected, wait_for
 
 
 def read_predictions(out: Path) -> dict:
@@ -62,29 +38,21 @@ def read_predictions(out: Path) -> dict:
     return {row["id"]: row for row in table}
 
 
-def visible_and_hidden(out: Path, parts: int) -> list[str]:
-    """Return the names in a folder that do not belong there after a job with that many parts."""
-    expected = {"_job.json", *(f"part-{number:06d}.parquet" for number in range(parts))}
-    return sorted({path.name for path in out.iterdir()} ^ expected)
-
-
 def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed(
     folder, cluster, temporary, capfd, monkeypatch
 ):
     monkeypatch.chdir(folder)
     out = folder / "answers"
     call = ["predict", "model", "*.parquet", "--engine", "ray", "--output", "answers", "--chunk", "50"]
-    driver = subprocess.Popen([sys.executable, "-m", "offramp", *call, "--workers", "1", "--address", cluster.address])
+    driver = start_driver([*call, "--workers", "1"], cluster.address)
     wait_for(lambda: list(out.glob("part-*")))
-    pids = worker_pids(temporary)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    killed = kill_workers(temporary)
     count = len(list(out.glob("part-*")))
     wait_for(lambda: len(list(out.glob("part-*"))) > count)  # another worker has continued
     driver.kill()
     driver.wait()
     finished = len(list(out.glob("part-*")))
-    assert pids and 0 < finished < 40
+    assert killed and 0 < finished < 40
     assert main(call) == 0
     printed = capfd.readouterr().out
     rows, parts, skipped = map(
@@ -99,7 +67,7 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
         row = predictions[number]
         assert (row["label"], row["exit_layer"]) == (answer.label, answer.exit_layer)
         assert row["score"] == pytest.approx(answer.score, abs=2e-6)
-    assert not visible_and_hidden(out, 40)
+    assert not unexpected([path.name for path in out.iterdir()], 40)
     assert not list(temporary.glob("offramp-model-*"))
     for number in range(4):  # the same bytes, copied later
         os.utime(folder / f"{number}.parquet")
@@ -107,6 +75,18 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
     assert main(call) == 0  # a finished job is not changed
     assert "0 rows in 0 parts; 40 of 40 parts" in capfd.readouterr().out
     assert stamps == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+
+
+def test_a_job_that_fails_leaves_nothing_hidden(folder, cluster, temporary, tmp_path, capfd):
+    """One row without a text ends the job while another worker is busy or still loads the model."""
+    texts = [row["text"] for row in _rows(folder)]
+    texts[900] = None
+    pa.parquet.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
+    call = ["predict", folder / "model", tmp_path / "rows.parquet", "--engine", "ray", "--output", tmp_path / "out"]
+    assert "rows.parquet, line 901: field 'text' is None" in error_of(capfd, *call, "--chunk", 100)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "_job.json" in names and all(re.fullmatch(r"_job\.json|part-0000\d\d\.parquet", name) for name in names)
+    assert not list(temporary.glob("offramp-model-*"))
 
 
 def _rows(folder: Path) -> list[dict]:
@@ -166,7 +146,7 @@ def test_the_parts_contain_the_whole_file(tmp_path, extension, rows):
     assert len(parts) >= (1 if extension.endswith("gz") else len(TEXTS) // rows)
 
 
-def make_worker(folder: Path, out: Path, file: Path, **changes) -> Worker:
+def make_worker(folder: Path, out: Path, file: Path, /, **changes) -> Worker:
     runner = offramp.load(folder / "model")
     settings = {
         "model": str(folder / "model"),

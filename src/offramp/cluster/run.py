@@ -20,7 +20,7 @@ from offramp.cluster.input_files import checksum, common_folder, expand_patterns
 from offramp.cluster.job import Job, finished_parts, start_job
 from offramp.cluster.output_folder import OutputFolder, open_folder
 from offramp.cluster.parts import Part, split
-from offramp.cluster.shipping import local_model, remove_unused_copies, ship
+from offramp.cluster.shipping import local_model, remove_copy, remove_unused_copies, ship
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.core.loop import exits_within
 from offramp.core.progress import Progress
@@ -226,7 +226,7 @@ def _run_on_ray(
     ray: Any, model: str, settings: WorkerSettings, parts: list[Part], options: JobOptions
 ) -> Iterator[int]:
     """Connect to Ray or start it; yield the number of rows of each part as it finishes."""
-    threads = options.machine.get("threads") or 1
+    threads, shipped = options.machine.get("threads") or 1, None
     is_started_here = not ray.is_initialized()
     if is_started_here:
         target = {"include_dashboard": False} if options.address is None else {"address": options.address}
@@ -238,12 +238,13 @@ def _run_on_ray(
             raise BadValue(f"Cannot {action}: {str(err).splitlines()[0]}") from err
     try:
         folder = str(settings.model)
-        if Path(folder).is_dir():
-            settings = replace(settings, model=ship(ray, folder, model))
-        yield from _run_pool(ray, settings, parts, options, threads)
+        shipped = ship(ray, folder, model) if Path(folder).is_dir() else None
+        yield from _run_pool(ray, replace(settings, model=shipped or folder), parts, options, threads)
     finally:
         if is_started_here:
             ray.shutdown()
+        if shipped is not None:
+            remove_copy(shipped)
 
 
 @contextmanager
@@ -282,13 +283,18 @@ def _run_pool(
         num_cpus=threads,
         num_gpus=1 if on_gpu else None,
     )
+    outcomes, error = iter(results.iter_rows()), ""
+    del results
     with Progress("Predicting", len(parts), "parts") as progress:
         try:
-            for row in results.iter_rows():
-                if row["error"]:
-                    raise BadInput(row["error"])
+            for row in outcomes:
+                if error := row["error"]:
+                    break
                 progress.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
             cause = str(err).strip().splitlines()[-1]
             raise BadInput(f"The Ray job failed: {cause} Run it again to continue with the unfinished parts.") from err
+    del outcomes  # Ray ends the workers when nothing refers to the results
+    if error:
+        raise BadInput(error)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,12 +22,13 @@ from offramp.errors import BadModel
 from offramp.files.storage import accessing, file_system, is_url, list_files
 from offramp.files.writing import writing
 
-__all__ = ["ShippedModel", "local_model", "remove_unused_copies", "ship", "unpacked"]
+__all__ = ["ShippedModel", "local_model", "remove_copy", "remove_unused_copies", "ship", "unpacked"]
 
 # files of a model folder that are not read when the model is loaded
 NOT_SHIPPED = re.compile(r"(checkpoints|logs|seed-\d+)/.*|(rows|trace)\.safetensors|report\.html|(.*/)?\..*")
 CHUNK_BYTES = 64 * 2**20  # of an object in Ray's store
 PREFIX = "offramp-model-"
+SECONDS_TO_END = 10  # for a worker that is still loading the model when the job ends
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def unpacked(model: ShippedModel) -> Iterator[str]:
     """Yield a folder with the model's files, which may be removed afterwards: load the model inside."""
     import ray
 
+    remove_unused_copies()
+
     def unpack(folder: Path) -> None:
         for name, chunks in model.files:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,10 +94,14 @@ def unpacked(model: ShippedModel) -> Iterator[str]:
         yield str(folder)
 
 
+def _root(key: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{key}"
+
+
 @contextmanager
 def _shared_copy(key: str, fill: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a folder that one process of this machine fills and all with the same key use; the last one removes it."""
-    root = Path(tempfile.gettempdir()) / f"{PREFIX}{key}"
+    root = _root(key)
     try:
         import fcntl
     except ModuleNotFoundError:  # Windows has no such locks: a copy for each process
@@ -156,17 +164,34 @@ def _is_same_folder(root: Path, descriptor: int) -> bool:
         return False
 
 
+def remove_copy(model: ShippedModel) -> None:
+    """Remove the copy on this machine when its last user has ended: Ray kills workers only after a job has ended."""
+    root, deadline = _root(model.key), time.monotonic() + SECONDS_TO_END
+    while root.exists() and not _removed(root) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def remove_unused_copies() -> None:
-    """Remove the copies that killed processes left in the temporary folder of this machine."""
+    """Remove the copies that killed processes of other jobs left in the temporary folder of this machine."""
+    for root in _root("").parent.glob(f"{PREFIX}*"):
+        _removed(root)
+
+
+def _removed(root: Path) -> bool:
+    """Remove a copy if no process uses it; return whether it is gone."""
     try:
         import fcntl
     except ModuleNotFoundError:
-        return
-    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # in use, removed by another process, or of another user
-            lock = os.open(root, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(root)
-            finally:
-                os.close(lock)
+        return False
+    try:
+        lock = os.open(root, os.O_RDONLY)
+    except OSError:  # removed by another process, or of another user
+        return not root.exists()
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(root, ignore_errors=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

@@ -140,7 +140,10 @@ def match_files(pattern: str) -> list[str]:
         if system.isfile(path):
             return [f"{scheme}://{path}"]
         matches = system.glob(path, detail=True) if glob.has_magic(path) else {}
-    return [f"{scheme}://{name}" for name, info in matches.items() if info["type"] == "file"]
+    files = [name for name, info in matches.items() if info["type"] == "file"]
+    if not path.rsplit("/", 1)[-1].startswith("."):  # `*` does not match hidden files, as on disk
+        files = [file for file in files if not file.rsplit("/", 1)[-1].startswith(".")]
+    return [f"{scheme}://{file}" for file in files]
 
 
 def file_info(url: str) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def read_range(location: str, start: int, size: int | None) -> bytes:
     if is_url(location):
         system, path = file_system(location)
         with accessing(location):
-            return bytes(system.cat_file(path, start, None if size is None else start + size))
+            return bytes(system.cat_file(path, start=start, end=None if size is None else start + size))
     with Path(location).open("rb") as file:
         file.seek(start)
         return file.read(-1 if size is None else size)

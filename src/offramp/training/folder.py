@@ -16,7 +16,6 @@ from offramp.data.training_options import read_options
 from offramp.errors import CannotWrite, OfframpError
 from offramp.files.load_errors import loading
 from offramp.files.managed_files import MODEL, check_managed
-from offramp.files.storage import check_local
 from offramp.files.writing import writing
 from offramp.training.recipes import RECIPES
 from offramp.training.settings import TRAINING_FILE, Settings, read_settings, write_settings
@@ -51,7 +50,6 @@ def trained_policy(folder: Path) -> str | None:
 def check_output_path(settings: Settings) -> None:
     """Raise if the output cannot be a folder, or if the run reads from it."""
     folder = Path(settings.output)
-    check_local(folder)
     if not folder.name or folder.name == "-":
         raise CannotWrite(f"{folder} is not a valid output folder; choose another.")
     if folder.exists() and not folder.is_dir():
