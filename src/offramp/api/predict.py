@@ -86,9 +86,10 @@ def predict(
     To predict more than once, load the model once: `offramp.load(model).predict(texts)`.
 
     Args:
-        model: a model folder, or a name on the Hugging Face Hub.
-        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; with Ray files only.
-        output: file (path or open) for the predictions; with Ray and for benchmark submissions a folder.
+        model: a model folder, or a name on the Hugging Face Hub; with Ray also a URL such as s3://bucket/model.
+        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file (path or URL); with Ray
+            files only.
+        output: file (path or open) for the predictions; with Ray (path or URL) and for benchmark submissions a folder.
         overwrite: replace `output` if it exists.
         format: "jsonl", "csv", "tsv" or "parquet"; None for the extension of `output` (also with .gz). For "glue",
             "elue" and "squad", `texts` is the official file of a task.
