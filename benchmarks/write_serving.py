@@ -149,7 +149,7 @@ def attack(result: dict[str, Any]) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     about = (
         f"`benchmarks/attack.py`, {after['date']}, {after['cpu']}. all-MiniLM-L6-v2 in PyTorch. Bodies within the "
-        "limit of 2 MB, each sent three times (once if it took more than 5 s); the worst response time, the slowest of the "
+        "limit of 2 MB, each sent three times (once if it took more than 5 s): worst response time, the slowest of the "
         "`/health` requests sent meanwhile, and the memory above that before the first one. Texts with characters "
         "outside of Latin-1 take two or four times their size in Python."
     )

@@ -151,6 +151,7 @@ LEVELS = [
         "core.progress",
         "data.source",
         "data.json_rows",
+        "data.parquet",
         "data.reading",
         "data.questions",
         "data.hashes",

@@ -6,13 +6,8 @@ import csv
 import gzip
 import json
 import os
-import random
 import re
-import signal
-import subprocess
 import sys
-import time
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,67 +18,18 @@ import pytest
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.cluster.job import remove_leftovers, start_job
-from offramp.cluster.parts import read_part, split
+from offramp.cluster.input_files import version
+from offramp.cluster.job import start_job
+from offramp.cluster.output_folder import open_folder
+from offramp.cluster.parts import PartReader, split
 from offramp.cluster.run import JobOptions, plan_job
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.data.reading import extract_text, read_column_names
 from offramp.data.source import Source, infer_format
 from offramp.errors import BadInput
 from tests.calls import fails
-from tests.tiny import WORDS, adaptive
-
-LABELS = ["bad", "good", "so so"]
-ROWS = 2000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cluster")
-    model = adaptive("bert", root / "encoder", labels=LABELS)
-    model.config.policy = {"name": "entropy", "threshold": 1.05}
-    model.save_pretrained(root / "model")
-    rng = random.Random(0)
-    texts = [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 12))) for _ in range(ROWS)]
-    for number in range(4):
-        rows = slice(number * 500, number * 500 + 500)
-        table = pa.table({"id": list(range(ROWS))[rows], "text": texts[rows], "more": ["x"] * 500})
-        pa.parquet.write_table(table, root / f"{number}.parquet", row_group_size=120)
-    return root
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """The address of a local Ray node with two cores."""
-    pytest.importorskip("ray", reason="ray is not installed (pip install '.[ray]')")
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
-    os.environ |= settings | {"RAY_worker_niceness": "0"}  # the default of 15 would starve it beside other tests
-    import ray
-
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield context["gcs_address"] if "gcs_address" in context else context.address_info["gcs_address"]
-    ray.shutdown()
-
-
-def worker_pids() -> list[int]:
-    pids = []
-    for path in Path("/proc").iterdir():
-        try:
-            line = (path / "cmdline").read_bytes() if path.name.isdigit() else b""
-        except OSError:
-            continue
-        if line.startswith(b"ray::MapWorker"):
-            pids.append(int(path.name))
-    return pids
-
-
-def wait_for(condition, seconds: float = 120):
-    """Wait until the condition is true."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return value
+from tests.cluster.conftest import LABELS, ROWS
+from tests.cluster.kills import error_of, kill_workers, start_driver, unexpected, wait_for
 
 
 def read_predictions(out: Path) -> dict:
@@ -92,21 +38,21 @@ def read_predictions(out: Path) -> dict:
     return {row["id"]: row for row in table}
 
 
-def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed(folder, cluster, capfd, monkeypatch):
+def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed(
+    folder, cluster, temporary, capfd, monkeypatch
+):
     monkeypatch.chdir(folder)
     out = folder / "answers"
     call = ["predict", "model", "*.parquet", "--engine", "ray", "--output", "answers", "--chunk", "50"]
-    driver = subprocess.Popen([sys.executable, "-m", "offramp", *call, "--workers", "1", "--address", cluster])
+    driver = start_driver([*call, "--workers", "1"], cluster.address)
     wait_for(lambda: list(out.glob("part-*")))
-    pids = worker_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    killed = kill_workers(temporary)
     count = len(list(out.glob("part-*")))
     wait_for(lambda: len(list(out.glob("part-*"))) > count)  # another worker has continued
     driver.kill()
     driver.wait()
     finished = len(list(out.glob("part-*")))
-    assert pids and 0 < finished < 40
+    assert killed and 0 < finished < 40
     assert main(call) == 0
     printed = capfd.readouterr().out
     rows, parts, skipped = map(
@@ -121,10 +67,26 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
         row = predictions[number]
         assert (row["label"], row["exit_layer"]) == (answer.label, answer.exit_layer)
         assert row["score"] == pytest.approx(answer.score, abs=2e-6)
+    assert not unexpected([path.name for path in out.iterdir()], 40)
+    assert not list(temporary.glob("offramp-model-*"))
+    for number in range(4):  # the same bytes, copied later
+        os.utime(folder / f"{number}.parquet")
     stamps = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
     assert main(call) == 0  # a finished job is not changed
     assert "0 rows in 0 parts; 40 of 40 parts" in capfd.readouterr().out
     assert stamps == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+
+
+def test_a_job_that_fails_leaves_nothing_hidden(folder, cluster, temporary, tmp_path, capfd):
+    """One row without a text ends the job while another worker is busy or still loads the model."""
+    texts = [row["text"] for row in _rows(folder)]
+    texts[900] = None
+    pa.parquet.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
+    call = ["predict", folder / "model", tmp_path / "rows.parquet", "--engine", "ray", "--output", tmp_path / "out"]
+    assert "rows.parquet, line 901: field 'text' is None" in error_of(capfd, *call, "--chunk", 100)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "_job.json" in names and all(re.fullmatch(r"_job\.json|part-0000\d\d\.parquet", name) for name in names)
+    assert not list(temporary.glob("offramp-model-*"))
 
 
 def _rows(folder: Path) -> list[dict]:
@@ -166,11 +128,11 @@ def test_the_parts_contain_the_whole_file(tmp_path, extension, rows):
     """However a file is split: its texts, in order, with their line numbers."""
     file = str(write_rows(tmp_path, extension))
     source = Source(file, infer_format(file))
-    parts = split([source], rows)
+    parts, reader = split([source], rows), PartReader()
     texts = [
         (line, extract_text(source, line, row))
         for part in parts
-        for line, row in read_part(source, part, read_column_names(source))
+        for line, row in reader.read(source, part, read_column_names(source))
     ]
     expected = [text if extension in ("csv", "jsonl", "jsonl.gz", "parquet") else flat(text) for text in TEXTS]
     lines = {
@@ -184,7 +146,7 @@ def test_the_parts_contain_the_whole_file(tmp_path, extension, rows):
     assert len(parts) >= (1 if extension.endswith("gz") else len(TEXTS) // rows)
 
 
-def make_worker(folder: Path, out: Path, file: Path, **changes) -> Worker:
+def make_worker(folder: Path, out: Path, file: Path, /, **changes) -> Worker:
     runner = offramp.load(folder / "model")
     settings = {
         "model": str(folder / "model"),
@@ -197,7 +159,7 @@ def make_worker(folder: Path, out: Path, file: Path, **changes) -> Worker:
         "id_column": None,
         "id_is_number": False,
         "all_scores": False,
-        "stamps": {str(file): (file.stat().st_size, file.stat().st_mtime_ns)},
+        "versions": {str(file): version(str(file))},
         "token": "mine",
     }
     (out / "_job.json").write_text('{"token": "mine"}')
@@ -275,9 +237,9 @@ def test_the_folder_of_a_different_job_is_an_error(folder, tmp_path, capsys):
     out.mkdir()
     runner = offramp.load(folder / "model")
     source = Source(str(file), "csv")
-    options = JobOptions([str(file)], out, source, {}, {}, rows=3)
+    options = JobOptions([str(file)], str(out), source, {}, {}, rows=3)
     _, job = plan_job(str(folder / "model"), runner, options, [source])
-    start_job(out, job, False)
+    start_job(open_folder(str(out)), job, False)
     call = ["predict", folder / "model", file, "--engine", "ray", "--output", out]
     assert "different --chunk" in fails(capsys, *call)
     assert "different policy" in fails(capsys, *call, "--chunk", 3, "--policy", "never")
@@ -290,9 +252,10 @@ def test_the_folder_of_a_different_job_is_an_error(folder, tmp_path, capsys):
     assert "modified input files" in fails(capsys, *call, "--chunk", 3)
 
 
-def test_partial_files_of_killed_workers_are_removed(tmp_path):
-    partial, other = tmp_path / f".part-000003.{uuid.uuid4().hex}", tmp_path / ".part-of-something-else"
-    partial.touch()
-    other.touch()
-    remove_leftovers(tmp_path)
-    assert not partial.exists() and other.exists()
+def test_partial_files_of_killed_processes_are_removed(tmp_path):
+    leftovers = [tmp_path / f".part-000003.{'0a' * 16}", tmp_path / f"._job.{'b1' * 16}"]
+    other = tmp_path / ".part-of-something-else"
+    for path in (*leftovers, other):
+        path.touch()
+    open_folder(str(tmp_path)).remove_incomplete()
+    assert list(tmp_path.iterdir()) == [other]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from offramp.api.options import check_counts
 from offramp.errors import BadValue
+from offramp.files.storage import check_local, is_url
 
 if TYPE_CHECKING:
     from offramp.answers.answer import Answer
@@ -28,14 +29,14 @@ class JobResult:
     """Result of `offramp.predict` with `output=`.
 
     Attributes:
-        output: file or folder with the predictions.
+        output: file or folder with the predictions; a URL is a string.
         rows: number of rows predicted in this call, or None.
         parts: Ray: number of output files.
         resumed: Ray: output files that already existed from an interrupted run.
         files: files of a benchmark submission.
     """
 
-    output: Path
+    output: Path | str
     rows: int | None = None
     parts: int = 0
     resumed: int = 0
@@ -85,9 +86,10 @@ def predict(
     To predict more than once, load the model once: `offramp.load(model).predict(texts)`.
 
     Args:
-        model: a model folder, or a name on the Hugging Face Hub.
-        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file; with Ray files only.
-        output: file (path or open) for the predictions; with Ray and for benchmark submissions a folder.
+        model: a model folder, or a name on the Hugging Face Hub; with Ray also a URL such as s3://bucket/model.
+        texts: a list or an iterator of texts (pairs are tuples), a column, a table, or a file (path or URL); with Ray
+            files only.
+        output: file (path or open) for the predictions; with Ray (path or URL) and for benchmark submissions a folder.
         overwrite: replace `output` if it exists.
         format: "jsonl", "csv", "tsv" or "parquet"; None for the extension of `output` (also with .gz). For "glue",
             "elue" and "squad", `texts` is the official file of a task.
@@ -132,7 +134,7 @@ def predict(
         "header": header,
     }
     options = {"policy": policy, "threshold": threshold, "max_layers": max_layers, "batch_tokens": batch_tokens}
-    target: Any = output if output is None or hasattr(output, "write") else Path(output)
+    target: Any = output if output is None or hasattr(output, "write") or is_url(output) else Path(output)
     if engine == "ray":
         job: dict[str, Any] = {"id_column": id_column, "workers": workers, "address": address, "overwrite": overwrite}
         job |= {"all_scores": all_scores, "rows": chunk}
@@ -141,6 +143,8 @@ def predict(
         return _predict_on_ray(str(model), texts, target, columns, machine | {"backend": backend}, options, job)
     if engine != "here":
         raise BadValue(f"`engine` must be 'here' or 'ray', got {engine!r}.")
+    if is_url(output):
+        check_local(Path(target))
     _require("`engine='ray'`", workers=workers, address=address)
 
     def load() -> Runner:
@@ -279,7 +283,7 @@ def _predict_on_ray(
     check_counts(threads=threads)
     job["rows"] = ROWS_PER_PART if job["rows"] is None else job["rows"]
     job_options = JobOptions(
-        [os.fspath(file) for file in files], target, source, machine | {"threads": threads or 1}, options, **job
+        [os.fspath(file) for file in files], str(target), source, machine | {"threads": threads or 1}, options, **job
     )
     summary = predict_files(model, job_options)
     return JobResult(target, summary.rows, summary.parts, summary.finished_before)

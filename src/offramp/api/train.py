@@ -50,6 +50,7 @@ def train(
 
     require("train", "Training")
     from offramp.data.table import Columns
+    from offramp.files.storage import check_local
     from offramp.training.data import Tables, table_in_memory
     from offramp.training.run import close_process_group
     from offramp.training.run import train as run
@@ -58,6 +59,7 @@ def train(
     paths = {"backbone": backbone, "output": output}
     options = {name: os.fspath(value) for name, value in paths.items() if value is not None} | settings
     run_settings = settings_of(None if config is None else Path(config), options)
+    check_local(Path(run_settings.output))
     tables: Tables | None = None
     if (train_data is None) is not (dev_data is None):
         raise BadValue("`train_data=` and `dev_data=` must be set together.")

@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "texts",
         metavar="FILE",
         nargs="+",
-        help="file or folder of texts; - is standard input; with --engine ray also several, or patterns",
+        help="file or folder of texts, or a URL such as s3://bucket/texts.csv; - is standard input; with --engine ray "
+        "also several, or patterns",
     )
     data = parser.add_argument_group("data")
     data.add_argument("--text-column", metavar="NAME", help="column with the text (default: as in training)")
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["here", "ray"],
         default="here",
         help="here: this process; ray: files of any size in parallel, predictions as Parquet in the folder OUT, "
-        "interrupted runs continue (default: here)",
+        "interrupted runs continue; MODEL and OUT may be URLs such as s3://bucket/predictions (default: here)",
     )
     cluster.add_argument(
         "--workers", type=int, metavar="N", help="ray: worker processes (default: CPUs divided by --threads)"

@@ -1,7 +1,8 @@
 """Split input files into parts of a fixed number of rows, which workers read independently.
 
-Parquet files are split by row number. For text formats, one pass over the file finds the byte offsets of the parts; a
-CSV row can span several lines. A gzip file and a JSON array have no random access and are single parts.
+Parquet files are split by row number; a worker that reads several parts of one row group decodes it once. For text
+formats, one pass over the file finds the byte offsets of the parts; a CSV row can span several lines. A gzip file and a
+JSON array have no random access and are single parts.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import io
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from offramp.data.reading import parquet_file, parquet_rows, read_lines, read_records
+from offramp.data.parquet import ParquetRows, parquet_file
+from offramp.data.reading import read_lines, read_records
 from offramp.data.source import GZIP_MAGIC, MAX_LINE_BYTES, Source, numbered_lines, open_source
 from offramp.errors import BadInput
+from offramp.files.storage import open_binary, read_range
 
-__all__ = ["Part", "read_part", "split"]
+__all__ = ["Part", "PartReader", "split"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ def _ranges(source: Source, rows: int) -> Iterator[tuple[int, int | None, int | 
         yield from ((before, min(rows, total - before), None, None) for before in range(0, total, rows))
         return
     try:
-        with Path(source.file).open("rb") as file:
-            start = file.peek(64)
+        with open_binary(source.file) as file:
+            start = cast(io.BufferedReader, file).peek(64)
             is_array = source.format == "jsonl" and start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
             if start[:2] == GZIP_MAGIC or is_array:
                 yield 0, None, None, None  # no random access
@@ -88,23 +90,34 @@ def _csv_ranges(source: Source, file: BinaryIO, rows: int) -> Iterator[tuple[int
         line, start = reader.line_num, file.tell()
 
 
-def read_part(source: Source, part: Part, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
-    """Yield (line number, row) for each row of a part; for Parquet, the row number.
+class PartReader:
+    """Reads parts one after the other; the open Parquet file is kept for the next part."""
 
-    A row is a dict by column, or a text. `columns`: for Parquet those to read, for other tables all of them.
-    """
-    if source.format == "parquet":
-        yield from parquet_rows(source, part.before, part.rows, columns)
-    elif part.start is not None:
-        try:
-            with Path(source.file).open("rb") as file:
-                file.seek(part.start)
-                content = io.BytesIO(file.read(part.size))
-        except OSError as err:
-            raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
-        yield from read_lines(source, content, columns, part.before)
-    elif source.format in ("csv", "tsv"):
-        yield from read_records(source)
-    else:
-        with open_source(source) as file:
-            yield from read_lines(source, file, columns, 0)
+    def __init__(self) -> None:
+        self.parquet: ParquetRows | None = None
+
+    def read(
+        self, source: Source, part: Part, columns: list[str] | None, id_column: str | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (line number, row) for each row of a part; for Parquet, the row number.
+
+        A row is a dict by column, or a text. `columns`: for Parquet those to read, for other tables all of them.
+        """
+        if source.format == "parquet":
+            yield from self._parquet_rows(source, columns).read(part.before, part.rows)
+        elif part.start is not None:
+            try:
+                content = io.BytesIO(read_range(source.file, part.start, part.size))
+            except OSError as err:
+                raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
+            yield from read_lines(source, content, columns, part.before)
+        elif source.format in ("csv", "tsv"):
+            yield from read_records(source, used=[] if id_column is None else [id_column])
+        else:
+            with open_source(source) as file:
+                yield from read_lines(source, file, columns, 0)
+
+    def _parquet_rows(self, source: Source, columns: list[str] | None) -> ParquetRows:
+        if self.parquet is None or (self.parquet.source, self.parquet.columns) != (source, columns):
+            self.parquet = ParquetRows(source, columns)
+        return self.parquet

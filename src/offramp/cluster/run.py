@@ -16,22 +16,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offramp.cluster.job import (
-    Job,
-    expand_patterns,
-    file_stamps,
-    finished_parts,
-    part_file,
-    remove_leftovers,
-    start_job,
-)
+from offramp.cluster.input_files import checksum, common_folder, expand_patterns, version
+from offramp.cluster.job import Job, finished_parts, start_job
+from offramp.cluster.output_folder import OutputFolder, open_folder
 from offramp.cluster.parts import Part, split
+from offramp.cluster.shipping import local_model, remove_copy, remove_unused_copies, ship
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.core.loop import exits_within
 from offramp.core.progress import Progress
-from offramp.data.reading import read_column_names, read_records
-from offramp.data.source import Source, check_file, infer_format, missing_pair_message, text_columns
+from offramp.data.reading import check_unique, read_column_names, read_records
+from offramp.data.source import Source, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.files.storage import is_url
 from offramp.runtimes.loading import load
 
 if TYPE_CHECKING:
@@ -48,7 +44,7 @@ class JobOptions:
     """The options of a batch job; see `offramp.predict`."""
 
     files: Sequence[str]  # names and patterns
-    output: Path
+    output: str  # path or URL of a folder
     source: Source  # format and columns of all files
     machine: dict[str, Any]
     options: dict[str, Any]  # policy, threshold, max_layers, batch_tokens
@@ -72,21 +68,43 @@ class JobSummary:
 def predict_files(model: str, options: JobOptions) -> JobSummary:
     """Predict every row of every file; an interrupted job continues with its unfinished parts."""
     ray = _import_ray()
-    sources = _sources(options)
-    runner = load(model, **options.machine)
+    folder = open_folder(options.output)
+    sources = _sources(options, folder)
+    versions = {source.file: version(source.file) for source in sources}  # before the files are read
+    try:
+        with local_model(model) as model_folder:
+            return _predict(ray, model, model_folder, folder, options, sources, versions)
+    finally:
+        remove_unused_copies()
+
+
+def _predict(
+    ray: Any,
+    model: str,
+    model_folder: str,
+    folder: OutputFolder,
+    options: JobOptions,
+    sources: list[Source],
+    versions: dict[str, str],
+) -> JobSummary:
+    runner = load(model_folder, **options.machine)
     options = replace(options, machine=options.machine | {"backend": runner.backend})  # the same on every machine
     parts = split(sources, options.rows)
     non_empty = {part.file for part in parts}
     sources = [source for source in sources if source.file in non_empty]  # an empty file may lack columns
     if not parts:
         raise BadInput(f"The input is empty: {', '.join(options.files)}.")
-    settings, job = plan_job(model, runner, options, sources)
-    settings = replace(settings, token=start_job(options.output, job, options.overwrite))
-    finished = set(finished_parts(options.output))
+    settings, job = plan_job(model_folder, runner, options, sources)
+    settings = replace(settings, versions=versions, token=start_job(folder, job, options.overwrite))
+    finished = set(finished_parts(folder))
     todo = [part for part in parts if part.number not in finished]
     del runner  # each worker loads its own
-    rows = sum(_run_on_ray(ray, settings, todo, options)) if todo else 0
-    remove_leftovers(options.output)
+    try:
+        rows = sum(_run_on_ray(ray, model, settings, todo, options)) if todo else 0
+    finally:
+        folder.remove_incomplete()
+    if missing := {part.number for part in parts} - set(finished_parts(folder)):
+        raise BadInput(f"Part {min(missing)} is missing in {folder}; do all machines share this folder?")
     return JobSummary(len(parts), len(parts) - len(todo), rows)
 
 
@@ -105,25 +123,27 @@ def _import_ray() -> Any:
     return ray
 
 
-def _sources(options: JobOptions) -> list[Source]:
+def _sources(options: JobOptions, folder: OutputFolder) -> list[Source]:
     if options.rows < 1:
         raise BadValue(f"`chunk` must be at least 1, got {options.rows}.")
     if options.workers is not None and options.workers < 1:
         raise BadValue(f"`workers` must be at least 1, got {options.workers}.")
-    output = options.output.resolve()
-    files = [file for file in expand_patterns(options.files) if not Path(file).is_relative_to(output)]
+    files = [file for file in expand_patterns(options.files) if not _is_inside(file, folder)]
     if not files:
         raise BadInput(f"All input files are in the output folder {options.output}; choose another folder.")
     formats = {options.source.format or infer_format(file) for file in files}
     if len(formats) > 1:
         raise BadInput(f"The files have different formats ({', '.join(sorted(formats))}); run one job per format.")
-    sources = [replace(options.source, file=file, format=next(iter(formats))) for file in files]
-    for source in sources:
-        check_file(source)
-    return sources
+    return [replace(options.source, file=file, format=next(iter(formats))) for file in files]
 
 
-def plan_job(model: str, runner: Runner, options: JobOptions, sources: list[Source]) -> tuple[WorkerSettings, Job]:
+def _is_inside(file: str, folder: OutputFolder) -> bool:
+    return file.startswith(f"{folder}/") if is_url(file) else Path(file).resolve().is_relative_to(str(folder))
+
+
+def plan_job(
+    model_folder: str, runner: Runner, options: JobOptions, sources: list[Source]
+) -> tuple[WorkerSettings, Job]:
     """Return the workers' settings and the job; raise for invalid options before any worker starts."""
     config, predict_options = runner.config, options.options
     config.answer_type.check_scores(options.all_scores)
@@ -131,24 +151,21 @@ def plan_job(model: str, runner: Runner, options: JobOptions, sources: list[Sour
     exits_within(runner.stepper.exits, predict_options.get("max_layers"))
     inputs = None if config.inputs is None else tuple(config.inputs)
     sources = [replace(source, inputs=inputs) for source in sources]
-    columns = [_check_columns(source) for source in sources]
+    columns = [_check_columns(source, options.id_column) for source in sources]
     id_column = _id_column(options, sources, columns)
     id_is_number = id_column is not None and _first_is_number(sources[0], id_column)
-    location = str(Path(model).resolve()) if Path(model).is_dir() else model
-    root = os.path.commonpath([str(Path(source.file).parent) for source in sources])
-    files = file_stamps([source.file for source in sources])
     settings = WorkerSettings(
-        location,
+        model_folder,
         runner.fingerprint,
         options.machine,
         predict_options | {"chunk": options.rows},
         sources[0],
-        str(options.output.resolve()),
-        root,
+        str(open_folder(options.output)),
+        common_folder([source.file for source in sources]),
         id_column,
         id_is_number,
         options.all_scores,
-        {file: (size, modified) for file, size, modified in files},
+        {},
     )
     names = (None, None) if columns[0] is None else text_columns(sources[0], columns[0])
     job = Job(
@@ -161,13 +178,13 @@ def plan_job(model: str, runner: Runner, options: JobOptions, sources: list[Sour
         sources[0].format,
         sources[0].has_header,
         options.rows,
-        files,
+        tuple((source.file, *checksum(source.file)) for source in sources),
     )
     return settings, job
 
 
-def _check_columns(source: Source) -> list[str] | None:
-    """Return a file's columns; raise if the text columns are not among them."""
+def _check_columns(source: Source, id_column: str | None) -> list[str] | None:
+    """Return a file's columns; raise if the text columns are not among them, or not unique."""
     columns = read_column_names(source)
     if columns is None:
         if source.text_column or source.pair_column:
@@ -184,6 +201,7 @@ def _check_columns(source: Source) -> list[str] | None:
             raise BadInput(f"{source.name}: {UnknownName('column', name, columns)}")
     if pair is None and len(source.inputs or ()) == 2:
         raise BadInput(f"{source.name} has the columns {', '.join(columns[:20])}; {missing_pair_message(source)}")
+    check_unique(source, columns, [id_column] if id_column else [])
     return columns
 
 
@@ -191,7 +209,7 @@ def _id_column(options: JobOptions, sources: list[Source], columns: list[list[st
     if options.id_column == "":
         return None
     if options.id_column is None:
-        return DEFAULT_ID_COLUMN if all(DEFAULT_ID_COLUMN in (names or ()) for names in columns) else None
+        return DEFAULT_ID_COLUMN if all((names or []).count(DEFAULT_ID_COLUMN) == 1 for names in columns) else None
     for source, names in zip(sources, columns, strict=True):
         if options.id_column not in (names or ()):
             raise BadInput(f"{source.name}: {UnknownName('column', options.id_column, names or ())}")
@@ -199,14 +217,16 @@ def _id_column(options: JobOptions, sources: list[Source], columns: list[list[st
 
 
 def _first_is_number(source: Source, column: str) -> bool:
-    _, row = next(read_records(source), (0, {}))
+    _, row = next(read_records(source, used=[column]), (0, {}))
     value = row.get(column)
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-def _run_on_ray(ray: Any, settings: WorkerSettings, parts: list[Part], options: JobOptions) -> Iterator[int]:
+def _run_on_ray(
+    ray: Any, model: str, settings: WorkerSettings, parts: list[Part], options: JobOptions
+) -> Iterator[int]:
     """Connect to Ray or start it; yield the number of rows of each part as it finishes."""
-    threads = options.machine.get("threads") or 1
+    threads, shipped = options.machine.get("threads") or 1, None
     is_started_here = not ray.is_initialized()
     if is_started_here:
         target = {"include_dashboard": False} if options.address is None else {"address": options.address}
@@ -217,10 +237,14 @@ def _run_on_ray(ray: Any, settings: WorkerSettings, parts: list[Part], options: 
             action = "start Ray here" if options.address is None else f"connect to Ray at {options.address}"
             raise BadValue(f"Cannot {action}: {str(err).splitlines()[0]}") from err
     try:
-        yield from _run_pool(ray, settings, parts, options, threads)
+        folder = str(settings.model)
+        shipped = ship(ray, folder, model) if Path(folder).is_dir() else None
+        yield from _run_pool(ray, replace(settings, model=shipped or folder), parts, options, threads)
     finally:
         if is_started_here:
             ray.shutdown()
+        if shipped is not None:
+            remove_copy(shipped)
 
 
 @contextmanager
@@ -259,16 +283,18 @@ def _run_pool(
         num_cpus=threads,
         num_gpus=1 if on_gpu else None,
     )
+    outcomes, error = iter(results.iter_rows()), ""
+    del results
     with Progress("Predicting", len(parts), "parts") as progress:
         try:
-            for row in results.iter_rows():
-                if row["error"]:
-                    raise BadInput(row["error"])
+            for row in outcomes:
+                if error := row["error"]:
+                    break
                 progress.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
             cause = str(err).strip().splitlines()[-1]
             raise BadInput(f"The Ray job failed: {cause} Run it again to continue with the unfinished parts.") from err
-    missing = [part.number for part in parts if not part_file(options.output, part.number).is_file()]
-    if missing:
-        raise BadInput(f"Part {missing[0]} is missing in {options.output}; do all machines share this folder?")
+    del outcomes  # Ray ends the workers when nothing refers to the results
+    if error:
+        raise BadInput(error)

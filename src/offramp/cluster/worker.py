@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from offramp.cluster.job import part_file, read_token
-from offramp.cluster.parts import Part, read_part
+from offramp.cluster.input_files import name_in, version
+from offramp.cluster.job import owns_folder, part_name
+from offramp.cluster.output_folder import open_folder
+from offramp.cluster.parts import Part, PartReader
+from offramp.cluster.shipping import ShippedModel, unpacked
 from offramp.data.reading import Text, extract_text, read_column_names
 from offramp.data.source import Source, text_columns
 from offramp.errors import BadInput, BadModel, OfframpError
-from offramp.files.writing import writing
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -26,17 +27,17 @@ ID = "id"  # the first column of the output
 class WorkerSettings:
     """The settings that all workers of a job share."""
 
-    model: str
+    model: str | ShippedModel  # a name on the Hub, or the files of a folder
     fingerprint: str  # every machine must load the same model
     machine: dict[str, Any]  # backend, dtype, threads …
     options: dict[str, Any]  # policy, max_layers …: arguments of `Runner.stream`
     source: Source  # the files' format and columns; each part names its file
-    folder: str
+    folder: str  # path or URL
     root: str  # generated ids contain file names relative to this folder
     id_column: str | None
     id_is_number: bool
     all_scores: bool
-    stamps: dict[str, tuple[int, int]]  # size and modification time of each file when it was split
+    versions: dict[str, str]  # of each file when it was split
     token: str = ""  # of the job that owns the folder
 
 
@@ -45,6 +46,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings):
         self.settings, self.error = settings, ""
+        self.reader = PartReader()
         try:
             self._load()
         except OfframpError as err:  # reported with the first part; if it were raised here, Ray would retry forever
@@ -55,9 +57,13 @@ class Worker:
 
         from offramp.runtimes.loading import load
 
-        self.runner = load(self.settings.model, **self.settings.machine)
+        self.folder = open_folder(self.settings.folder)
+        model = self.settings.model
+        with nullcontext(model) if isinstance(model, str) else unpacked(model) as folder:
+            self.runner = load(folder, **self.settings.machine)
         if self.runner.fingerprint != self.settings.fingerprint:
-            raise BadModel(f"{self.settings.model} differs between this machine and the one that started the job.")
+            name = model if isinstance(model, str) else model.name
+            raise BadModel(f"{name} differs between this machine and the one that started the job.")
         self.schema = _schema(pa, self.settings, self.runner.config)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
@@ -75,29 +81,28 @@ class Worker:
         return results
 
     def predict(self, part: Part) -> int:
-        """Write a part's predictions to a Parquet file, renamed when it is complete; return the number of rows."""
+        """Write a part's predictions to a Parquet file; return the number of rows."""
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
 
-        folder = Path(self.settings.folder)
-        temporary, final = folder / f".part-{part.number:06d}.{uuid.uuid4().hex}", part_file(folder, part.number)
-        count = 0
-        with writing(folder):
-            try:
-                with ParquetWriter(temporary, self.schema) as writer:
-                    for ids, answers in self._answers(part):
-                        rows = [self._row(row_id, answer) for row_id, answer in zip(ids, answers, strict=True)]
-                        writer.write_table(pa.Table.from_pylist(rows, schema=self.schema))
-                        count += len(rows)
-                if read_token(folder) != self.settings.token:
-                    raise BadInput(f"{folder} was overwritten by another job; this job stops.")
-                with suppress(FileNotFoundError):  # another driver of the same job was faster and removed it
-                    temporary.replace(final)
-                if not final.is_file():
-                    raise BadInput(f"Part {part.number} in {folder} was deleted while it was written; rerun the job.")
-            finally:
-                temporary.unlink(missing_ok=True)
+        count, file = 0, io.BytesIO()
+        with ParquetWriter(file, self.schema) as writer:
+            for ids, answers in self._answers(part):
+                rows = [self._row(row_id, answer) for row_id, answer in zip(ids, answers, strict=True)]
+                writer.write_table(pa.Table.from_pylist(rows, schema=self.schema))
+                count += len(rows)
+        self._check_folder()
+        self.folder.write(part_name(part.number), file.getvalue())
+        try:
+            self._check_folder()
+        except BadInput:  # overwritten meanwhile: the new job must not find a part of this one
+            self.folder.remove([part_name(part.number)])
+            raise
         return count
+
+    def _check_folder(self) -> None:
+        if not owns_folder(self.folder, self.settings.token):
+            raise BadInput(f"{self.folder} was overwritten by another job; this job stops.")
 
     def _answers(self, part: Part) -> Iterator[tuple[list[Any], Any]]:
         """Yield ids and predictions in chunks, because a gzip file is one part of any length."""
@@ -114,11 +119,10 @@ class Worker:
         if source.format == "parquet" and columns is not None:
             needed = {*text_columns(source, columns), settings.id_column}
             columns = [name for name in columns if name in needed]
-        stat = Path(part.file).stat()
-        if settings.stamps.get(part.file) != (stat.st_size, stat.st_mtime_ns):
+        if settings.versions.get(part.file) != version(part.file):
             raise BadInput(f"{part.file} was modified while the job was running; start over with `overwrite=True`.")
-        file_name = str(Path(part.file).relative_to(settings.root))
-        for line, row in read_part(source, part, columns):
+        file_name = name_in(settings.root, part.file)
+        for line, row in self.reader.read(source, part, columns, settings.id_column):
             ids.append(f"{file_name}:{line}" if settings.id_column is None else self._id(source, line, row))
             yield extract_text(source, line, row)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from offramp.data.reading import (
@@ -20,7 +19,7 @@ from offramp.data.reading import (
     read_texts,
     text_column_indices,
 )
-from offramp.data.source import check_file, missing_pair_message, source_parts, text_columns
+from offramp.data.source import check_file, is_readable_twice, missing_pair_message, source_parts, text_columns
 from offramp.errors import BadInput, UnknownName
 
 __all__ = ["InputData", "check_exists", "is_table", "resolve_input"]
@@ -83,11 +82,10 @@ class InputData:
         """Whether all rows have this column; standard input and pipes are not read to find out."""
         if self.in_memory:
             return column in (self.columns() or ())
-        path = Path(self.source.file)
-        if self.source.format == "text" or not (path.is_file() or path.is_dir()):
+        if self.source.format == "text" or not is_readable_twice(self.source):
             return False
         names = [read_column_names(part) or [] for part in source_parts(self.source)]
-        return all(column in part and len(set(part)) == len(part) for part in names)
+        return all(part.count(column) == 1 for part in names)
 
     def read_with_ids(
         self, inputs: Sequence[str] | None, id_column: str, required: bool = True
@@ -104,8 +102,7 @@ class InputData:
             return zip(ids, _table_texts(self.table, source), strict=True)
         if source.format == "text":
             raise BadInput(f"{source.name} is read as plain text, which has no columns; remove `id_column=`.")
-        path = Path(source.file)
-        if path.is_file() or path.is_dir():  # pipes are read once
+        if is_readable_twice(source):
             for part in source_parts(source):
                 if (columns := read_column_names(part)) is not None:
                     text_column_indices(part, columns)
@@ -117,7 +114,7 @@ class InputData:
 def _ids_and_texts(source: Source, id_column: str, required: bool) -> Iterator[tuple[Any, Text]]:
     is_empty = True
     for part in source_parts(source):
-        for line, row in read_records(part):
+        for line, row in read_records(part, used=[id_column]):
             is_empty = False
             value = row.get(id_column)
             if value is None and required:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from offramp.data.json_rows import json_rows
+from offramp.data.parquet import parquet_file, parquet_rows
 from offramp.data.source import (
     FORMATS,
     MAX_LINE_BYTES,
@@ -28,12 +29,10 @@ __all__ = [
     "Source",
     "Text",
     "check_file",
+    "check_unique",
     "check_utf8",
     "extract_text",
     "infer_format",
-    "parquet_file",
-    "parquet_metadata",
-    "parquet_rows",
     "read_cells",
     "read_column_names",
     "read_lines",
@@ -80,17 +79,22 @@ def read_column_names(source: Source) -> list[str] | None:
     return header if source.has_header else [str(column) for column in range(1, len(header) + 1)]
 
 
-def read_records(source: Source, malformed: list[int] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_records(
+    source: Source, malformed: list[int] | None = None, used: Sequence[str] | None = None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield rows as dicts by column, with the line that each starts on; blank lines are skipped.
 
     A row with the wrong number of columns raises, or is skipped and its line added to `malformed` if that is a list.
+    Two columns of one name raise, unless `used` (columns that are read beside the texts) shows that neither is read.
     """
     check_file(source)
     for part in source_parts(source):
-        yield from _part_records(part, malformed)
+        yield from _part_records(part, malformed, used)
 
 
-def _part_records(source: Source, malformed: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _part_records(
+    source: Source, malformed: list[int] | None, used: Sequence[str] | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         if source.format == "parquet":
             yield from parquet_rows(source)
@@ -101,12 +105,14 @@ def _part_records(source: Source, malformed: list[int] | None) -> Iterator[tuple
                         raise source.error_at(line, f"expected an object with one field per column, got {row!r:.40}.")
                     yield line, row
         else:
-            yield from _cell_records(source, malformed)
+            yield from _cell_records(source, malformed, used)
     except OSError as err:
         raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
 
 
-def _cell_records(source: Source, malformed: list[int] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _cell_records(
+    source: Source, malformed: list[int] | None, used: Sequence[str] | None
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = read_cells(source)
     first = next(rows, None)
     if first is None:
@@ -114,15 +120,21 @@ def _cell_records(source: Source, malformed: list[int] | None) -> Iterator[tuple
     header = first[1] if source.has_header else [str(column) for column in range(1, len(first[1]) + 1)]
     if not source.has_header:
         rows = itertools.chain([first], rows)
+    check_unique(source, header, used)
     yield from _rows_by_column(source, header, rows, malformed)
+
+
+def check_unique(source: Source, header: Sequence[str], used: Sequence[str] | None) -> None:
+    """Raise if two columns have the same name and are read: the columns of the texts and `used` (None: all)."""
+    names = header if used is None else [*text_columns(source, header), *used]
+    duplicate = next((name for name, count in Counter(header).items() if count > 1 and name in names), None)
+    if duplicate is not None:
+        raise BadInput(f"{source.name} has two columns named {duplicate!r}; rename one of them.")
 
 
 def _rows_by_column(
     source: Source, header: Sequence[str], rows: Iterable[tuple[int, list[str]]], malformed: list[int] | None
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if len(set(header)) < len(header):
-        duplicate = next(name for name, count in Counter(header).items() if count > 1)
-        raise BadInput(f"{source.name} has two columns named {duplicate!r}; rename one of them.")
     for line, cells in rows:
         if cells == [""] and len(header) > 1:
             continue
@@ -147,7 +159,10 @@ def _cells(source: Source, file: BinaryIO, lines_before: int = 0) -> Iterator[tu
 def read_lines(
     source: Source, file: BinaryIO, columns: Sequence[str] | None, lines_before: int
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the remaining rows of a file with their line numbers, as dicts by column or as plain texts."""
+    """Yield the remaining rows of a file with their line numbers, as dicts by column or as plain texts.
+
+    Columns that are read must have different names (`check_unique`).
+    """
     if source.format == "text":
         yield from ((line, _strip_newline(text)) for line, text in numbered_lines(source, file, lines_before))
     elif source.format == "jsonl":
@@ -292,52 +307,6 @@ def extract_text(source: Source, line: int, row: Any) -> Text:
         raise source.error_at(line, f"the fields are {format_names(row)}; {missing_pair_message(source)}")
     first = _field(source, line, row, text)
     return first if pair is None else (first, _field(source, line, row, pair))
-
-
-def parquet_file(source: Source) -> Any:
-    """Open a Parquet file without reading its rows."""
-    try:
-        from pyarrow import ArrowException  # pyarrow also raises plain OSErrors
-        from pyarrow.parquet import ParquetFile
-    except ImportError as err:
-        raise BadInput("Reading Parquet needs pyarrow: pip install pyarrow.") from err
-    try:
-        return ParquetFile(source.file)
-    except (ArrowException, OSError) as err:
-        raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
-
-
-def parquet_metadata(source: Source) -> dict[bytes, bytes]:
-    """Return the schema metadata of a Parquet file."""
-    return dict(parquet_file(source).schema_arrow.metadata or {})
-
-
-def parquet_rows(
-    source: Source, first: int = 0, rows: int | None = None, columns: Sequence[str] | None = None
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield numbered rows (from 1) as dicts by column: all rows, or `rows` of them after the first `first`.
-
-    Only the row groups that contain these rows are read.
-    """
-    from pyarrow import ArrowException
-
-    file = parquet_file(source)
-    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    starts = [0, *itertools.accumulate(sizes)]
-    stop = starts[-1] if rows is None else min(first + rows, starts[-1])
-    groups = [group for group, size in enumerate(sizes) if starts[group] < stop and starts[group] + size > first]
-    if not groups:
-        return
-    position = starts[groups[0]]
-    batches = file.iter_batches(1024, row_groups=groups, columns=columns)
-    while position < stop:
-        try:
-            batch = next(batches)
-        except (ArrowException, OSError) as err:
-            raise BadInput(f"{source.name} cannot be read as Parquet: {str(err).splitlines()[0]}") from err
-        low, high = max(first - position, 0), min(stop - position, batch.num_rows)
-        yield from enumerate(batch.slice(low, max(high - low, 0)).to_pylist(), position + low + 1)
-        position += batch.num_rows
 
 
 def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:

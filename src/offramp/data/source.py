@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from offramp.errors import BadInput
+from offramp.files.storage import exists, is_folder, is_url, list_files, open_binary
 
 __all__ = [
     "FORMATS",
@@ -21,7 +22,9 @@ __all__ = [
     "Source",
     "check_file",
     "data_files",
+    "describe_dead_link",
     "infer_format",
+    "is_readable_twice",
     "missing_pair_message",
     "numbered_lines",
     "open_source",
@@ -74,30 +77,43 @@ def infer_format(file: str) -> str:
 
     The format of a folder is that of its files.
     """
-    path = Path(file)
-    if path.is_dir():
-        formats = sorted({str(_format_of_extension(part)) for part in data_files(path)})
+    if _is_folder(file):
+        formats = sorted({str(_format_of_extension(part)) for part in data_files(file)})
         if len(formats) > 1:
             raise BadInput(f"The files in {file} have different formats ({', '.join(formats)}); pass one of them.")
         return formats[0] if formats else "text"
-    return _format_of_extension(path) or "text"
+    return _format_of_extension(file) or "text"
 
 
-def _format_of_extension(path: Path) -> str | None:
+def _is_folder(file: str) -> bool:
+    """Whether a file name is that of a folder; a URL with the extension of a data file is none, without asking."""
+    return not (is_url(file) and _format_of_extension(file)) and is_folder(file)
+
+
+def _format_of_extension(file: str) -> str | None:
+    path = PurePosixPath(file)
     return EXTENSIONS.get((path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower())
 
 
-def data_files(folder: Path) -> list[Path]:
+def data_files(folder: str) -> list[str]:
     """Return the data files in a folder and its subfolders, sorted; hidden files and other extensions are left out."""
-    files = [path for path in folder.rglob("*") if _format_of_extension(path) is not None and path.is_file()]
-    return sorted(path for path in files if not any(part[0] in "._" for part in path.relative_to(folder).parts))
+    names = [name for name in list_files(folder) if _format_of_extension(name) is not None]
+    visible = [name for name in names if not any(part[0] in "._" for part in name.split("/"))]
+    if is_url(folder):
+        return [f"{folder.rstrip('/')}/{name}" for name in visible]
+    return [str(path) for path in sorted(Path(folder) / name for name in visible)]
 
 
 def source_parts(source: Source) -> list[Source]:
     """Return the source, or one per file if it is a folder."""
-    if source.file == "-" or not Path(source.file).is_dir():
+    if source.file == "-" or not _is_folder(source.file):
         return [source]
-    return [replace(source, file=str(path)) for path in data_files(Path(source.file))]
+    return [replace(source, file=file) for file in data_files(source.file)]
+
+
+def is_readable_twice(source: Source) -> bool:
+    """Whether the source is a file or a folder; standard input and pipes can only be read once."""
+    return is_url(source.file) or Path(source.file).is_file() or Path(source.file).is_dir()
 
 
 def text_columns(source: Source, columns: Collection[str]) -> tuple[str | None, str | None]:
@@ -124,12 +140,18 @@ def missing_pair_message(source: Source) -> str:
 
 def check_file(source: Source) -> None:
     """Raise if the file does not exist, if a folder has no data files, or if it is Parquet from standard input."""
-    if source.file != "-" and not Path(source.file).exists():
-        raise BadInput(f"File not found: {source.file}.")
+    if source.file != "-" and not exists(source.file):
+        raise BadInput(f"File not found: {source.file}{describe_dead_link(source.file)}.")
     if not source_parts(source):
         raise BadInput(f"The folder {source.file} contains no data files ({', '.join(EXTENSIONS)}, also with .gz).")
     if source.file == "-" and source.format == "parquet":
         raise BadInput("Parquet cannot be read from standard input; pass a file path.")
+
+
+def describe_dead_link(file: str) -> str:
+    """Return a note for a message if the file is a symbolic link whose target does not exist, else nothing."""
+    is_dead = not is_url(file) and Path(file).is_symlink() and not Path(file).exists()
+    return f" (a symbolic link to {Path(file).readlink()}, which does not exist)" if is_dead else ""
 
 
 @contextmanager
@@ -142,7 +164,7 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
         return
     with ExitStack() as stack:
         try:
-            file = _decompressed(cast(BinaryIO, stack.enter_context(Path(source.file).open("rb"))))
+            file = _decompressed(stack.enter_context(open_binary(source.file)))
         except OSError as err:
             raise BadInput(f"Cannot read {source.name}: {err.strerror or err}.") from err
         yield file

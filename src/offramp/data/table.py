@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from offramp.data.reading import Source, Text, check_utf8, format_names, infer_format, parquet_metadata, read_records
-from offramp.data.source import check_file, missing_pair_message, source_parts, text_columns
+from offramp.data.parquet import parquet_metadata
+from offramp.data.reading import Source, Text, check_utf8, format_names, infer_format, read_records
+from offramp.data.source import (
+    check_file,
+    describe_dead_link,
+    is_readable_twice,
+    missing_pair_message,
+    source_parts,
+    text_columns,
+)
 from offramp.errors import BadInput, UnknownName
 from offramp.extras import require
 
@@ -52,8 +59,8 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
     """Read a local file; its format follows from its extension unless it is given."""
     format = format or infer_format(file)
     source = Source(file, format, columns.text, columns.pair, has_header, columns.inputs)
-    if not Path(file).is_file() and not Path(file).is_dir():  # pipes cannot be read twice
-        raise BadInput(f"File not found: {file}.")
+    if not is_readable_twice(source):
+        raise BadInput(f"File not found: {file}{describe_dead_link(file)}.")
     check_file(source)
     if format == "text":
         raise BadInput(f"{file}: expected a file with the extension .tsv, .csv, .jsonl or .parquet.")

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from offramp.errors import CannotWrite
 from offramp.files.managed_files import MODEL, check_managed
+from offramp.files.storage import check_local
 
 __all__ = [
     "apply_umask",
@@ -27,6 +28,7 @@ __all__ = [
 
 def check_output_path(target: Path, overwrite: bool) -> None:
     """Raise if the target exists and `overwrite` is not set, or if its parent folder does not exist."""
+    check_local(target)
     if (target.is_file() or target.is_dir()) and not overwrite:  # pipes and devices are written directly
         raise CannotWrite(f"{target} already exists; use `overwrite=True` to replace it.")
     if not target.absolute().parent.is_dir():
