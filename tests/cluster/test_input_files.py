@@ -94,14 +94,18 @@ def test_unused_columns_of_one_name_are_read_as_in_a_single_process(folder, tmp_
     file, out = tmp_path / "rows.csv", tmp_path / "out"
     out.mkdir()
     file.write_text(HEADER + "1,7,good film,2\n3,8,bad film,4\n")
-    assert main(["predict", str(folder / "model"), str(file)]) == 0
-    single = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert plan(folder, out, file).id_column == "id"
-    worker = make_worker(folder, out, file, id_column="id")
-    for part in split([Source(str(file), "csv")], 1):
-        assert worker({"part": [json.dumps(vars(part))]})["error"] == [""]
-    rows = pa.parquet.read_table(out, schema=worker.schema).to_pylist()
-    assert [(row["id"], row["label"]) for row in rows] == [(str(row["id"]), row["label"]) for row in single]
+    for column, options, ids in ((None, [], ["rows.csv:2", "rows.csv:3"]), ("id", ["--id-column", "id"], ["7", "8"])):
+        single = tmp_path / "single.jsonl"
+        assert main(["predict", str(folder / "model"), str(file), "-o", str(single), "--overwrite", *options]) == 0
+        expected = [json.loads(line) for line in single.read_text().splitlines()]
+        assert plan(folder, out, file, id_column=column).id_column == column
+        worker = make_worker(folder, out, file, id_column=column)
+        for part in split([Source(str(file), "csv")], 1):
+            assert worker({"part": [json.dumps(vars(part))]})["error"] == [""]
+        rows = pa.parquet.read_table(out, schema=worker.schema).to_pylist()
+        assert [row["label"] for row in rows] == [row["label"] for row in expected]
+        assert [row["id"] for row in rows] == ids
+        assert [row.get("id") for row in expected] == (ids if column else [None, None])
 
 
 @pytest.mark.parametrize(("header", "name"), [("text,id,text", "text"), ("text,key,key", "key")])

@@ -209,7 +209,10 @@ def _id_column(options: JobOptions, sources: list[Source], columns: list[list[st
     if options.id_column == "":
         return None
     if options.id_column is None:
-        return DEFAULT_ID_COLUMN if all((names or []).count(DEFAULT_ID_COLUMN) == 1 for names in columns) else None
+        have_ids = all(
+            DEFAULT_ID_COLUMN in (names or ()) and len(set(names or ())) == len(names or ()) for names in columns
+        )
+        return DEFAULT_ID_COLUMN if have_ids else None  # as in a single process
     for source, names in zip(sources, columns, strict=True):
         if options.id_column not in (names or ()):
             raise BadInput(f"{source.name}: {UnknownName('column', options.id_column, names or ())}")

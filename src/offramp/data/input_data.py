@@ -85,7 +85,7 @@ class InputData:
         if self.source.format == "text" or not is_readable_twice(self.source):
             return False
         names = [read_column_names(part) or [] for part in source_parts(self.source)]
-        return all(part.count(column) == 1 for part in names)
+        return all(column in part and len(set(part)) == len(part) for part in names)
 
     def read_with_ids(
         self, inputs: Sequence[str] | None, id_column: str, required: bool = True
