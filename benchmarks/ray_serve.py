@@ -1,10 +1,9 @@
-"""Run examples/deploy/ray_serve.py under load: is its event loop free while the model runs, are bad requests refused?
+"""Run examples/deploy/ray_serve.py under load: does it answer other requests while the model runs, and refuse bad ones.
 
     pip install 'ray[serve]'
     python benchmarks/ray_serve.py MODEL [--seconds 10]
 
-Clients send large requests without pause. Meanwhile another one asks every replica for `/health` and sends invalid
-bodies. The script prints the slowest `/health` beside the time that a prediction takes, and exits with code 1 if a
+Clients send large requests without pause. Meanwhile another one asks for `/health` and sends invalid bodies. The script prints the slowest `/health` beside the time that a prediction takes, and exits with code 1 if a
 status is wrong.
 """
 
