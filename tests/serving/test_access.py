@@ -116,6 +116,13 @@ def test_ids_and_a_log_line_without_texts(folder, caplog):
     assert lines[1]["status"] == 400 and "rows" not in lines[1] and TEXTS[0] not in caplog.text
 
 
+def test_lines_of_the_log_are_json_on_the_command_line(folder):
+    with run_server(folder, "--log-requests") as server:
+        request(server.url, BODY, JSON | {"x-request-id": "`port`"})  # not the name of an argument
+        server.stop()
+        assert json.loads(server.process.stderr.readline())["request_id"] == "`port`"
+
+
 def test_head_requests_and_the_list_of_models(server):
     assert request(f"{server.url}/health", method="HEAD")[::2] == (200, b"")
     assert request(f"{server.url}/ready", method="HEAD")[0] == 200
