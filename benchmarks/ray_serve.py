@@ -3,8 +3,8 @@
     pip install 'ray[serve]'
     python benchmarks/ray_serve.py MODEL [--seconds 10]
 
-Clients send large requests without pause. Meanwhile another one asks for `/health` and sends invalid bodies. The script prints the slowest `/health` beside the time that a prediction takes, and exits with code 1 if a
-status is wrong.
+Clients send large requests without pause. Meanwhile another one asks for `/health` and sends invalid bodies. The script
+prints the slowest `/health` beside the time that a prediction takes, and exits with code 1 if a status is wrong.
 """
 
 from __future__ import annotations
