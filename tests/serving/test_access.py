@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 
 import offramp
 from offramp.errors import BadValue
@@ -134,16 +135,16 @@ def test_the_page_of_the_api_loads_nothing_from_other_servers(server, browser):
     content = get(f"{server.url}/docs")[1]
     assert "//" not in content.replace("</", "") or "http" not in content
     browser.get(f"{server.url}/docs")
-    browser.execute_async_script("setTimeout(arguments[0], 700)")
-    routes = browser.find_elements("css selector", "#routes > details")
+    wait = WebDriverWait(browser, 30)
+    routes = wait.until(lambda page: page.find_elements("css selector", "#routes > details"))
     by_name = {" ".join(route.text.split()[:2]): route for route in routes}
     assert {"POST /", "GET /info", "POST /v2/models/{model}/infer"} <= set(by_name)
     route = by_name["POST /"]
     route.find_element("css selector", "summary").click()
     route.find_element("css selector", "button").click()
-    browser.execute_async_script("setTimeout(arguments[0], 700)")
-    output = [element.text for element in route.find_elements("css selector", "pre")][-1]
-    assert output.startswith("200") and '"label"' in output
+    output = route.find_elements("css selector", "pre")[-1]
+    wait.until(lambda page: output.text)
+    assert output.text.startswith("200") and '"label"' in output.text
     assert browser.get_log("browser") == []
 
 
