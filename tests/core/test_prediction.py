@@ -194,6 +194,31 @@ def test_only_the_needed_part_of_a_long_text_is_tokenised(side, model, monkeypat
     assert max(seen) <= 16 * encoding.MAX_CHARS_PER_TOKEN
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_long_pairs_are_cut_before_they_are_truncated_together(side, model, monkeypatch):
+    """Truncating a pair of two long texts takes their product of time and memory."""
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.truncation_side = side
+    sides = [" ".join(random_texts(count)) for count in (1, 20, 21, 80, 81)]
+    pairs = [(first, second) for first in sides for second in sides]
+    expected = [tokenizer(*pair, truncation=True, max_length=33)["input_ids"] for pair in pairs]
+    seen = []
+    monkeypatch.setattr(type(tokenizer), "__call__", recording_pairs(type(tokenizer).__call__, seen))
+    rows = TextRowEncoder(tokenizer, 33)(pairs, 0)
+    assert [list(row) for row in np.split(rows.ids.values, np.cumsum(rows.ids.lengths)[:-1])] == expected
+    longest = max(len(tokenizer.tokenize(text)) for text in seen)
+    assert longest <= 33 + 2 * encoding.MARGIN < max(len(tokenizer.tokenize(text)) for text in sides)
+
+
+def recording_pairs(call, seen):
+    def wrapper(self, *texts, **options):
+        if len(texts) == 2 and texts[1] is not None:
+            seen.extend(text for column in texts for text in column)
+        return call(self, *texts, **options)
+
+    return wrapper
+
+
 def recording_lengths(call, seen):
     def wrapper(self, *texts, **options):
         seen.extend(len(text) for column in texts for text in column or ())

@@ -174,3 +174,23 @@ def test_a_server_without_a_key_that_others_can_reach_warns(folder):
     with run_server(folder, "--host", "0.0.0.0") as server:
         server.stop()
         assert "0.0.0.0 is reachable from other machines and has no API key" in server.process.stderr.read()
+
+
+@pytest.mark.parametrize("origin", ["http://[", "://", "http://evil.example:99999999999"])
+def test_a_malformed_origin_is_not_allowed(server, origin):
+    assert request(server.url, BODY, JSON | {"origin": origin})[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--cors-origin", "example.org"), ("--cors-origin", "https://example.org/"), ("--allowed-host", "example.org:80")],
+)
+def test_names_that_would_never_match_are_refused(folder, option, value, capsys):
+    assert f"{option} must" in fails(capsys, "serve", folder, option, value, "--port", 0)
+
+
+def test_keys_that_headers_cannot_contain_are_refused(folder, tmp_path, capsys):
+    (tmp_path / "keys").write_text("schlüssel\n")
+    assert "use ASCII" in fails(capsys, "serve", folder, "--api-key-file", tmp_path / "keys", "--port", 0)
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbfkey\n")  # as Windows editors save it
+    assert ApiKeys(file=tmp_path / "keys").accepts("key")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import signal
 import socket
@@ -183,3 +184,101 @@ def test_a_second_ctrl_c_ends_at_once_without_a_traceback(folder):
         assert server.stop(signal.SIGINT) == 130
         log = server.process.stderr.read()
     assert "Traceback" not in log and "stopped." in log
+
+
+# -- what one connection can send ----------------------------------------------------------------------
+
+
+def test_a_client_can_send_only_a_few_requests_ahead(url):
+    """Thousands of pipelined requests on one connection used to fill the memory."""
+    with connect(url) as connection:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):
+                connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1000)
+        replies = read_to_end(connection)
+    assert replies.count(b"HTTP/1.1 200") <= 40
+    assert get(f"{url}/health") == (200, "ok")
+
+
+def test_a_few_pipelined_requests_are_answered_in_order(url):
+    body = b'{"inputs": "a text"}'
+    sent = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    last = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with connect(url, sent * 3 + last) as connection:
+        replies = read_to_end(connection)
+    assert replies.count(b"HTTP/1.1 200") == 4 and replies.rindex(b'"label"') < replies.index(b'"object":"list"')
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [b"a: b\r\n" * 100_000, b"a: " + b"x" * 30_000_000],
+    ids=["many fields", "one long field"],
+)
+def test_fields_after_a_chunked_body_are_limited(url, trailer):
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    with connect(url, head) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(trailer)
+        with contextlib.suppress(ConnectionError):
+            reply = read_to_end(connection)
+            assert reply == b"" or reply[9:12] in (b"400", b"413")
+    assert get(f"{url}/health") == (200, "ok")
+
+
+def test_a_request_to_upgrade_to_http_2_is_answered_with_http_1(url):
+    """Java's client sends it with every first request."""
+    body = b'{"inputs": "a text"}'
+    headers = b"host: localhost\r\nconnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\ncontent-length: %d" % len(
+        body
+    )
+    with connect(url, b"POST / HTTP/1.1\r\n" + headers + b"\r\n\r\n" + body) as connection:
+        reply = connection.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 200") and b"label" in reply
+
+
+def test_requests_that_are_not_http_get_a_json_error(url):
+    with connect(url, b"nonsense\r\n\r\n") as connection:
+        reply = read_to_end(connection)
+    assert reply.startswith(b"HTTP/1.1 400") and reply.endswith(
+        b'{"error":"Invalid HTTP request.","error_type":"http"}'
+    )
+
+
+def test_clients_that_do_not_read_responses_lose_their_connection(folder):
+    limits = ConnectionLimits(connections=4, write_seconds=0.3, closing_seconds=0.2)
+    tensor = {"name": "t", "shape": [500], "datatype": "BYTES", "data": ["a"] * 500}
+    body = json.dumps({"inputs": [tensor], "outputs": [{"name": "label"}] * 60})
+    head = f"POST /v2/models/model/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    running = serve_in_thread(Engine(offramp.load(folder), queue_rows=10_000), ServerOptions(), HttpOptions(limits))
+    with running as (url, server), contextlib.ExitStack() as stack:
+        host, port = url.removeprefix("http://").split(":")
+        for _ in range(4):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((host, int(port)))
+            request = (head + "\r\n" + body).encode()
+            connection.sendall(request * 11 + (head + "connection: close\r\n\r\n" + body).encode())
+        for count in (4, 0):  # they are accepted, and aborted
+            for _ in range(600):
+                if len(server.server_state.connections) == count:
+                    break
+                time.sleep(0.05)
+            assert len(server.server_state.connections) == count
+        status, _, reply = post(url, {"inputs": TEXTS})
+        assert status == 200, reply
+
+
+def test_all_bodies_together_are_limited(folder):
+    """Half-sent bodies of many clients take a limited amount of memory."""
+    options = ServerOptions(limits=BodyLimits(bytes=10_000))
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n"
+    running = serve_in_thread(Engine(offramp.load(folder)), options, HttpOptions())
+    with running as (url, _), contextlib.ExitStack() as stack:
+        for _ in range(64):
+            stack.enter_context(connect(url, head + b" " * 9998))
+        replies = [read_until_reply(stack.enter_context(connect(url, head + b" " * 9998))) for _ in range(3)]
+        assert [reply[9:12] for reply in replies] == [b"503"] * 3
+
+
+def read_until_reply(connection: socket.socket) -> bytes:
+    return connection.recv(4096)

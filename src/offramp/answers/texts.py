@@ -19,6 +19,8 @@ __all__ = ["TextRowEncoder"]
 
 CHUNK_SIZE = 128  # texts that are tokenized together
 CHARS_PER_TOKEN = 40  # of a long text, only this many characters per token of the limit are tokenized;
+MARGIN = 64  # tokens beyond the limit that the sides of a pair keep: a cut may change the tokens of its last word
+MAX_TOKENS_PER_CHAR = 4  # of byte-level tokenizers
 MAX_CHARS_PER_TOKEN = 400  # if they give too few tokens, this many are, and the rest is never read
 
 
@@ -67,6 +69,8 @@ class TextRowEncoder:
         """Return the tokens and the rows of very long texts, of which only the required part was tokenized."""
         for max_chars in (CHARS_PER_TOKEN * self.limit, MAX_CHARS_PER_TOKEN * self.limit):
             parts = [texts and [self._shorten(text, max_chars) for text in texts] for texts in (first, second)]
+            if parts[1] is not None and self.tokenizer.is_fast:
+                parts = self._cut_pairs(parts[0] or [], parts[1])
             try:
                 encoded = self.tokenizer(
                     *parts, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
@@ -92,6 +96,37 @@ class TextRowEncoder:
             return text[max(text.find(" ", start, len(text) - max_chars // 2), start) :]
         space = text.rfind(" ", max_chars // 2, max_chars)
         return text[: space if space > 0 else max_chars]
+
+    def _cut_pairs(self, first: list[str], second: list[str]) -> list[list[str] | None]:
+        """Return pairs without most of the tokens that are truncated in any case.
+
+        Truncating a pair takes time and memory in proportion to the product of its lengths. Which side is the longer
+        one stays the same, because it decides which side keeps an odd token.
+        """
+        sides, maximum = [list(first), list(second)], self.limit + 2 * MARGIN
+        long = [
+            (side, row)
+            for side, texts in enumerate(sides)
+            for row, text in enumerate(texts)
+            if len(text) > self.limit // MAX_TOKENS_PER_CHAR
+        ]
+        if not long:
+            return [*sides]
+        options: Any = {"add_special_tokens": False, "padding": False, "return_attention_mask": False}
+        encoded = self.tokenizer(
+            [sides[side][row] for side, row in long], truncation=True, max_length=maximum, **options
+        )
+        encodings = dict(zip(long, encoded.encodings, strict=True))
+        counts = {key: len(found) + sum(map(len, found.overflowing)) for key, found in encodings.items()}
+        for (side, row), encoding in encodings.items():
+            other = counts.get((1 - side, row), 0)
+            is_longer = counts[side, row] > other or (counts[side, row] == other and side == 1)
+            kept = maximum if is_longer else self.limit + MARGIN
+            if counts[side, row] > kept and self.tokenizer.truncation_side == "left":
+                sides[side][row] = sides[side][row][encoding.offsets[-kept][0] :]
+            elif counts[side, row] > kept:
+                sides[side][row] = sides[side][row][: encoding.offsets[kept - 1][1]]
+        return [*sides]
 
     def _overflowing(self, encoded: Any) -> set[int]:
         """Return the rows with more tokens than the limit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -132,6 +133,12 @@ def serve(
         raise BadValue(f"`audit_share` must be at least 0 and below 1, got {audit_share:g}.")
     if not 0 <= port <= 65535:
         raise BadValue(f"`port` must be between 0 (any free port) and 65535, got {port}.")
+    for origin in cors_origins:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise BadValue(f"`cors_origins` must look like https://example.org, got {origin!r}.")
+    for allowed in allowed_hosts:
+        if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:]+\]", allowed):
+            raise BadValue(f"`allowed_hosts` must be host names without port, such as example.org, got {allowed!r}.")
     model_name = name or Path(model).resolve().name
     hosts = frozenset(map(str.lower, allowed_hosts)) | (LOOPBACK if host in LOOPBACK else frozenset())
     options = ServerOptions(
@@ -146,7 +153,7 @@ def serve(
         _make_tracer() if otel else None,
     )
     http = HttpOptions(
-        ConnectionLimits(max_connections, body_seconds=options.limits.seconds),
+        ConnectionLimits(max_connections, body_seconds=options.limits.seconds, body_bytes=max_bytes),
         grace_seconds,
         None if tls_cert is None else Path(tls_cert),
         None if tls_key is None else Path(tls_key),
@@ -178,7 +185,8 @@ def serve(
             _start_audit(served, state_file, str(model), "`audit=`" if audit else "`state=`")
         if host not in LOOPBACK and options.keys is None:
             logger.warning("%s is reachable from other machines and has no API key; set `api_key_file=`.", host)
-        url = f"{'http' if tls_cert is None else 'https'}://{host}:{server_socket.getsockname()[1]}"
+        url_host = f"[{host}]" if ":" in host else host
+        url = f"{'http' if tls_cert is None else 'https'}://{url_host}:{server_socket.getsockname()[1]}"
         if announce is not None:
             runner = served.engine.runner
             machine = f"{runner.backend}, {runner.dtype}, {threads} thread{'s' if threads > 1 else ''}"

@@ -22,7 +22,7 @@ CHECK_SECONDS = 1.0  # between two looks at the file's modification time
 def read_keys(file: Path) -> tuple[str, ...]:
     """Return the keys in a file: one per line; empty lines and lines that start with # are ignored."""
     try:
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        lines = [line.strip() for line in file.read_text("utf-8-sig").splitlines()]
     except OSError as err:
         raise BadValue(f"Cannot read {file}: {err.strerror}.") from err
     except UnicodeDecodeError as err:
@@ -30,7 +30,13 @@ def read_keys(file: Path) -> tuple[str, ...]:
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
         raise BadValue(f"{file} contains no key.")
+    _check_ascii(keys)
     return keys
+
+
+def _check_ascii(keys: Sequence[str]) -> None:
+    if not all(key.isascii() and key.isprintable() for key in keys):
+        raise BadValue("An API key contains characters that HTTP headers do not support; use ASCII letters and digits.")
 
 
 class ApiKeys:
@@ -77,10 +83,12 @@ def find_keys(api_key: str | None, file: Path | None) -> ApiKeys | None:
     if api_key is not None:
         if not api_key.strip():
             raise BadValue("`api_key` is empty.")
+        _check_ascii([api_key.strip()])
         return ApiKeys([api_key.strip()])
     if VARIABLE not in os.environ:
         return None
     keys = [key.strip() for key in os.environ[VARIABLE].split(",") if key.strip()]
     if not keys:
         raise BadValue(f"The environment variable {VARIABLE} is empty; set a key, or unset it.")
+    _check_ascii(keys)
     return ApiKeys(keys)

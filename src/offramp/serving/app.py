@@ -21,7 +21,7 @@ from offramp.answers import ANSWER_TYPES
 from offramp.answers.answer import Endpoint
 from offramp.answers.request import BinaryReply
 from offramp.core.batch import EncodedRows
-from offramp.serving.body import BINARY_HEADER, parse_body, read_body
+from offramp.serving.body import BINARY_HEADER, BodyReader, parse_body
 from offramp.serving.engine import Engine
 from offramp.serving.errors import ErrorBody, HttpError, add_error_handlers
 from offramp.serving.guard import Guard, ServerOptions
@@ -72,8 +72,8 @@ def make_app(served: ServedModel, options: ServerOptions, metrics: Metrics) -> F
             CORSMiddleware,
             allow_origins=options.cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
-            expose_headers=[EXIT_LAYERS_HEADER, OUTSIDE_HEADER, "x-request-id", "retry-after"],
+            allow_headers=["authorization", "content-type", BINARY_HEADER, "x-request-id", "traceparent"],
+            expose_headers=[EXIT_LAYERS_HEADER, OUTSIDE_HEADER, BINARY_HEADER, "x-request-id", "retry-after"],
         )
     _add_prediction_routes(app, routes)
     add_status_routes(app, served, options.name, metrics)
@@ -87,20 +87,15 @@ class Routes:
 
     def __init__(self, served: ServedModel, options: ServerOptions, pool: ThreadPoolExecutor):
         self.served, self.options, self.pool = served, options, pool
+        self.reader = BodyReader(options.limits)
         self.answer_type = served.engine.runner.config.answer_type
 
     async def handle(self, endpoint: Endpoint, request: HttpRequest) -> Response:
         """Return the response to a request."""
-        limits = self.options.limits
-        content = await read_body(request, limits)
-        is_short = len(content) <= INLINE_BYTES
-
-        def parse() -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
-            body = parse_body(content, request.headers.get(BINARY_HEADER), endpoint.request, limits)
-            self._check_names(request.path_params, getattr(body, "model", None))
-            return body, endpoint.examples(body), endpoint.parameters(body)
-
-        body, examples, parameters = await self._run(parse, is_short)
+        async with self.reader.body(request) as content:
+            is_short = len(content) <= INLINE_BYTES
+            parse = partial(self._parse, content, endpoint, request)
+            body, examples, parameters = await self._run(parse, is_short)
         result = await self._predict(examples, parameters, Call(request), is_short)
         request.state.record.add_result(result.answers.layer.tolist(), result.outside)
         about = {"outside": result.outside, "tokens": result.tokens, "model": self.options.name}
@@ -108,6 +103,14 @@ class Routes:
         return await self._run(
             lambda: _to_response(endpoint.reply(result.answers, body, about), result), has_few_scores
         )
+
+    def _parse(
+        self, content: bytearray, endpoint: Endpoint, request: HttpRequest
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+        """Return the body, its examples and its parameters."""
+        body = parse_body(content, request.headers.get(BINARY_HEADER), endpoint.request, self.options.limits)
+        self._check_names(request.path_params, getattr(body, "model", None))
+        return body, endpoint.examples(body), endpoint.parameters(body)
 
     async def _predict(
         self, examples: Sequence[Any], parameters: Mapping[str, Any], call: Call, is_short: bool

@@ -153,6 +153,16 @@ class Audit:
             limits=tuple(tests[0].with_counts(tests) for tests in limits),
         )
 
+    def plus(self, other: Audit) -> Audit:
+        """Return the audit with the counts of another one added; the alarms of both stay."""
+        total = Audit.of_replicas([self, other])
+        limits = tuple(
+            replace(test, violated=test.violated or mine.violated or theirs.violated)
+            for test, mine, theirs in zip(total.limits, self.limits, other.limits, strict=True)
+        )
+        violated = total.violated or self.violated or other.violated
+        return replace(total, drift=self.drift, violated=violated, limits=limits)
+
     def after(self, differs: bool, changes: Sequence[bool | None] = ()) -> Audit:
         """Return the audit after one more row; `changes` has a result per limit, None where it does not count."""
         factor = 2.0 if differs else (1 - 2 * self.risk) / (1 - self.risk)

@@ -6,6 +6,7 @@ It runs on the model's thread: freely while no request waits, and within a share
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class Auditor:
             drift_threshold(self.audit.risk)  # computed now, not while requests wait
         self.queue, self.share = AuditQueue(options.fraction), TimeShare(options.share)
         self.failed = 0  # examples whose audit raised an error
+        self._lock = threading.Lock()  # of `audit`
         self.seconds = 0.0  # spent on audits
         self.before = AuditCounts(self.audit)  # at the start of the server: from the state file, if there is one
         self.on_change: Callable[[bool], None] = lambda is_alarm: None
@@ -87,6 +89,22 @@ class Auditor:
     def resume(self, counts: AuditCounts) -> None:
         """Continue from the counts of a state file."""
         self.before, self.audit = counts, counts.audit
+
+    def continue_from(self, other: Auditor) -> None:
+        """Continue the audit of another engine with the same model, which serves until now."""
+        self.before, self.audit, self.failed, self.seconds = other.before, other.audit, other.failed, other.seconds
+        self.queue.sampled, self.queue.skipped = other.queue.sampled, other.queue.skipped
+        self.on_change = other.on_change
+
+    def add_counts(self, end: AuditCounts, start: AuditCounts) -> None:
+        """Add what another engine with the same model has counted between two moments."""
+        delta = end.since(start)
+        with self._lock:
+            self.audit = self.audit.plus(delta.audit)
+        self.queue.sampled += delta.sampled
+        self.queue.skipped += delta.skipped
+        self.failed += delta.failed
+        self.on_change(self.audit.alarm)
 
     @property
     def exits_disabled(self) -> bool:
@@ -134,10 +152,11 @@ class Auditor:
         """Run the examples through all layers, if they exited early, and count all of them in their order."""
         early = [audit for audit in audits if not audit.is_full]
         repeated = iter(self._run_full_model(EncodedRows.concat([audit.rows for audit in early])) if early else ())
-        before = self.audit
-        for audit in audits:
-            full = audit.early if audit.is_full else next(repeated)
-            self.audit = self.audit.after(*self._compare(audit.early, full))
+        results = [self._compare(audit.early, audit.early if audit.is_full else next(repeated)) for audit in audits]
+        with self._lock:
+            before = self.audit
+            for result in results:
+                self.audit = self.audit.after(*result)
         is_alarm = self.audit.alarm and not before.alarm
         if is_alarm:
             logger.warning("%s", self.audit.describe_alarm())

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +21,12 @@ from pydantic_core import from_json
 from offramp.answers.request import RequestBody
 from offramp.serving.errors import HttpError, describe_invalid
 
-__all__ = ["BINARY_HEADER", "BodyLimits", "parse_body", "read_body"]
+__all__ = ["BINARY_HEADER", "BodyLimits", "BodyReader", "parse_body"]
 
 VALUES_PER_TEXT = 16  # JSON strings, lists, objects and commas, at most, for a text with its options
 OTHER_VALUES = 1000
+MAX_BODIES = 64  # of the maximum size, in memory at once
+RETRY = {"retry-after": "1"}
 MIN_BODY_SECONDS = 30.0
 MIN_BYTES_PER_SECOND = 65_000
 # a string (a missing closing quote ends with the body, so that the search is linear), or the start of another value
@@ -49,23 +53,40 @@ class BodyLimits:
         return VALUES_PER_TEXT * self.texts + OTHER_VALUES
 
 
-async def read_body(request: Request, limits: BodyLimits) -> bytearray:
-    """Return the body; raise an error if it is too large, too slow, or the client disconnects."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.seconds):
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise HttpError(499, "gone", "The client disconnected.")
-                body += message.get("body", b"")
-                if len(body) > limits.bytes:
-                    text = f"The request body exceeds the maximum of {limits.bytes:,} bytes."
-                    raise HttpError(413, "too_large", text)
-                if not message.get("more_body", False):
-                    return body
-    except TimeoutError as err:
-        raise HttpError(408, "slow", "Timed out while reading the request body.") from err
+class BodyReader:
+    """Reads request bodies; all of them together take a limited amount of memory."""
+
+    def __init__(self, limits: BodyLimits):
+        self.limits = limits
+        self.buffered = 0  # bytes of all bodies that are being read or parsed
+
+    @asynccontextmanager
+    async def body(self, request: Request) -> AsyncIterator[bytearray]:
+        """Yield a body; raise an error if it is too large, too slow, or the client disconnects."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while await self._read_part(request, body):
+                    pass
+            yield body
+        except TimeoutError as err:
+            raise HttpError(408, "slow", "Timed out while reading the request body.") from err
+        finally:
+            self.buffered -= len(body)
+
+    async def _read_part(self, request: Request, body: bytearray) -> bool:
+        """Append the next part of a body; return whether more parts follow."""
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(499, "gone", "The client disconnected.")
+        part = message.get("body", b"")
+        if len(body) + len(part) > self.limits.bytes:
+            raise HttpError(413, "too_large", f"The request body exceeds the maximum of {self.limits.bytes:,} bytes.")
+        if self.buffered + len(part) > MAX_BODIES * self.limits.bytes:
+            raise HttpError(503, "overloaded", "Too many request bodies are being read; retry later.", RETRY)
+        body += part
+        self.buffered += len(part)
+        return bool(message.get("more_body", False))
 
 
 def parse_body(body: bytearray, binary_header: str | None, model: type[RequestBody], limits: BodyLimits) -> Any:

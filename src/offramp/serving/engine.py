@@ -80,7 +80,7 @@ class Engine:
         self.layers: Counter[int] = Counter()  # rows by exit layer
         self.recent: deque[float] = deque(maxlen=1000)  # seconds per request
         self._condition = threading.Condition()
-        self._stop = False
+        self._stop = self._finish_audits = False
         self._count_lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
 
@@ -90,10 +90,11 @@ class Engine:
         """Start the model's thread: it warms up, then serves."""
         self._thread.start()
 
-    def stop(self, wait: float = 30.0) -> None:
-        """Finish all queued requests, then stop the thread."""
+    def stop(self, wait: float | None = 30.0, finish_audits: bool = False) -> None:
+        """Finish all queued requests, and if wanted all pending audits, then stop the thread."""
         with self._condition:
             self.draining = self._stop = True
+            self._finish_audits = finish_audits
             self._condition.notify()
         self._thread.join(wait)
         with self._condition:  # only if the time was too short
@@ -186,6 +187,8 @@ class Engine:
                     batch = self._next_batch()
                     self.heartbeat = time.monotonic()
                     if batch is None:
+                        while self._finish_audits and self.auditor is not None and len(self.auditor.queue):
+                            self.auditor.run(requests_wait=False)
                         return
                     if batch.items:
                         self._predict(batch)

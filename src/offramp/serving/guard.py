@@ -70,8 +70,9 @@ class Guard:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = record.request_id
             await send(message)
 
-        rejection = self._rejection(headers, scope)
+        rejection: Response | None = None
         try:
+            rejection = self._rejection(headers, scope)
             await (self.app if rejection is None else rejection)(scope, receive, send_recorded)
         except asyncio.CancelledError:
             if not status[0]:  # the server stops, and the time for pending requests is over
@@ -92,7 +93,7 @@ class Guard:
         """Return the error response for a request that is not allowed, or None."""
         path, is_post = scope["path"], scope["method"] == "POST"
         is_probe = path in PROBES and not self.options.guard_all
-        if not is_probe and scope["state"].get(OVERFLOW):
+        if path not in PROBES and scope["state"].get(OVERFLOW):
             message = "The server has too many connections; retry later."
             return error_response(503, "overloaded", message, {"retry-after": "1", "connection": "close"})
         if path not in PROBES and (reason := self._wrong_host(headers)) is not None:
@@ -137,7 +138,11 @@ class Guard:
 
     def _is_allowed(self, origin: str, host: str) -> bool:
         origins = self.options.cors_origins
-        return "*" in origins or origin in origins or urlsplit(origin).netloc.lower() == host.lower()
+        try:
+            netloc = urlsplit(origin).netloc
+        except ValueError:
+            return False
+        return "*" in origins or origin in origins or netloc.lower() == host.lower()
 
 
 def _host_name(host: str) -> str:

@@ -25,44 +25,50 @@ class ServedModel:
         self.engine = engine
         self.keeps_audit = keeps_audit  # in a file, which belongs to this model only
         self._replaced: Counter[str] = Counter()  # requests of engines that were replaced
+        self._draining: Engine | None = None  # was replaced, and finishes its requests
         self._make_engine = make_engine
         self._reloading = threading.Lock()
+        self._stopping = False
 
     @property
     def requests(self) -> Counter[str]:
         """The number of requests since the start: accepted, answered, disconnected and failed ones."""
-        return self._replaced + _requests(self.engine)
+        draining = Counter[str]() if self._draining is None else _requests(self._draining)
+        return self._replaced + draining + _requests(self.engine)
 
     def start(self) -> None:
         """Start the model's thread."""
         self.engine.start()
 
     def stop(self) -> None:
-        """Finish all queued requests, then stop."""
-        with self._reloading:
-            self.engine.stop()
+        """Finish all queued requests, then stop; a reload that is under way ends without an effect."""
+        self._stopping = True
+        if self._draining is not None:
+            self._draining.stop()
+        self.engine.stop()
 
     def reload(self) -> bool:
-        """Load the model again and switch to it; if that fails, the current one keeps serving. Blocks."""
-        if self._make_engine is None or not self._reloading.acquire(blocking=False):
+        """Load the model again and switch to it; if that fails, the current one keeps serving. Blocks.
+
+        Reloads that are requested meanwhile wait for their turn.
+        """
+        if self._make_engine is None:
             return False
-        try:
-            engine = self._started(self._make_engine)
-        except Exception as err:
-            reason = str(err) if isinstance(err, OfframpError) else repr(err)
-            logger.warning("Reloading failed, the current model keeps serving: %s", reason)
-            return False
-        else:
-            self._continue_audit(engine)
-            old, self.engine = self.engine, engine
-            old.stop()
-            self._replaced += _requests(old)
+        with self._reloading:
+            try:
+                engine = self._started(self._make_engine)
+            except Exception as err:
+                reason = str(err) if isinstance(err, OfframpError) else repr(err)
+                logger.warning("Reloading failed, the current model keeps serving: %s", reason)
+                return False
+            self._switch(engine)
             logger.warning("Reloaded the model.")
             return True
-        finally:
-            self._reloading.release()
 
     def _started(self, make_engine: Callable[[], Engine]) -> Engine:
+        """Return a new engine that is ready, or raise."""
+        if self._stopping:
+            raise OfframpError("the server stops.")
         engine = make_engine()
         current = self.engine.runner.config.answer_type
         if engine.runner.config.answer_type is not current:
@@ -72,25 +78,30 @@ class ServedModel:
             raise OfframpError("The state file belongs to the current model; start another server for the new one.")
         engine.start()
         deadline = time.monotonic() + WARM_UP_SECONDS
-        while not engine.ready and not engine.died and time.monotonic() < deadline:
+        while not (engine.ready or engine.died or self._stopping) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if not engine.ready:
+        if self._stopping or not engine.ready:
             engine.stop(wait=0.0)
-            raise OfframpError("the model did not warm up; see the server log.")
+            raise OfframpError("the server stops." if self._stopping else "the model did not warm up; see the log.")
         return engine
+
+    def _switch(self, engine: Engine) -> None:
+        """Send new requests to another engine; wait until the old one has finished its requests and audits."""
+        old, is_same = self.engine, self._is_same_model(engine)
+        engine.layers, engine.recent = old.layers.copy(), old.recent.copy()
+        counts = old.auditor.counts if is_same and old.auditor is not None else None
+        if is_same and old.auditor is not None and engine.auditor is not None:
+            engine.auditor.continue_from(old.auditor)
+        self._draining, self.engine = old, engine
+        old.stop(wait=None, finish_audits=True)
+        if counts is not None and old.auditor is not None and engine.auditor is not None:
+            engine.auditor.add_counts(old.auditor.counts, counts)  # what the old engine has counted since
+        self._replaced, self._draining = self._replaced + _requests(old), None
 
     def _is_same_model(self, engine: Engine) -> bool:
         """Return whether the audit of the current engine is about this one, too."""
         old, new = self.engine.auditor, engine.auditor
         return old is not None and new is not None and old.model == new.model
-
-    def _continue_audit(self, engine: Engine) -> None:
-        """Continue the counts and alarms of the current engine, unless the model is another one."""
-        old, new = self.engine.auditor, engine.auditor
-        if old is None or new is None or not self._is_same_model(engine):
-            return
-        new.resume(old.counts)
-        new.on_change = old.on_change
 
 
 def _requests(engine: Engine) -> Counter[str]:
