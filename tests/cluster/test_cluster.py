@@ -68,7 +68,7 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
         assert (row["label"], row["exit_layer"]) == (answer.label, answer.exit_layer)
         assert row["score"] == pytest.approx(answer.score, abs=2e-6)
     assert not unexpected([path.name for path in out.iterdir()], 40)
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
     for number in range(4):  # the same bytes, copied later
         os.utime(folder / f"{number}.parquet")
     stamps = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
@@ -86,7 +86,7 @@ def test_a_job_that_fails_leaves_nothing_hidden(folder, cluster, temporary, tmp_
     assert "rows.parquet, line 901: field 'text' is None" in error_of(capfd, *call, "--chunk", 100)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "_job.json" in names and all(re.fullmatch(r"_job\.json|part-0000\d\d\.parquet", name) for name in names)
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
 
 
 def _rows(folder: Path) -> list[dict]:

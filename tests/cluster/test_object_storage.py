@@ -70,7 +70,7 @@ def test_every_row_is_predicted_once_although_a_machine_and_the_driver_are_kille
     for number, answer in enumerate(offramp.load(folder / "model").predict([str(text) for text in texts])):
         assert (predictions[number]["label"], predictions[number]["exit_layer"]) == (answer.label, answer.exit_layer)
     assert unexpected(names(s3, "bucket/answers"), 40) == []
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
     assert list(tmp_path.iterdir()) == []  # no folder called `s3:`
 
 
