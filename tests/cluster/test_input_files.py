@@ -14,7 +14,7 @@ import pytest
 import offramp
 from offramp.cli.main import main
 from offramp.cluster.input_files import checksum
-from offramp.cluster.job import finished_parts, start_job
+from offramp.cluster.job import finished_parts, part_metadata, start_job
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import PartReader, split
 from offramp.cluster.run import JobOptions, plan_job
@@ -56,9 +56,10 @@ def test_the_folder_of_a_killed_job_can_be_continued_and_overwritten(folder, tmp
     job, out = plan(folder, path, file), open_folder(str(path))
     token = start_job(out, job, False)
     (path / f".part-000001.{'a' * 32}").write_text("half")
-    (path / "part-000000.parquet").write_text("complete")
-    assert start_job(out, job, False) == token and list(finished_parts(out)) == [0]
-    assert start_job(out, job, True) != token and list(finished_parts(out)) == []
+    table = pa.table({"id": [1]}).replace_schema_metadata(part_metadata(token))
+    pa.parquet.write_table(table, path / "part-000000.parquet")
+    assert start_job(out, job, False) == token and finished_parts(out, token) == {0}
+    assert start_job(out, job, True) != token and out.names() == ["_job.json"]
     out.remove_incomplete()
     assert [item.name for item in path.iterdir()] == ["_job.json"]
 

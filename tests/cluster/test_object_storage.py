@@ -125,7 +125,8 @@ def test_a_worker_of_an_overwritten_job_writes_nothing(folder, s3, tmp_path):
     assert out.names() == [] and out.read("_job.json") is None
     out.write("_job.json", b'{"token": "mine"}')
     worker = make_worker(folder, tmp_path, file, folder=str(out))
-    assert worker.predict(part) == 7 and list(finished_parts(out)) == [0]
+    assert worker.predict(part) == 7 and finished_parts(out, "mine") == {0}
+    assert finished_parts(out, "another") == set()
     out.write("_job.json", b'{"token": "another"}')
     out.remove(["part-000000.parquet", "never-written"])
     with pytest.raises(BadInput, match="s3://bucket/overwritten was overwritten by another job"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offramp.cluster.input_files import checksum, common_folder, expand_patterns, version
-from offramp.cluster.job import Job, finished_parts, start_job
+from offramp.cluster.job import Job, check_complete, finished_parts, start_job
 from offramp.cluster.output_folder import OutputFolder, open_folder
 from offramp.cluster.parts import Part, split
 from offramp.cluster.shipping import local_model, remove_copy, remove_unused_copies, ship
@@ -96,15 +96,14 @@ def _predict(
         raise BadInput(f"The input is empty: {', '.join(options.files)}.")
     settings, job = plan_job(model_folder, runner, options, sources)
     settings = replace(settings, versions=versions, token=start_job(folder, job, options.overwrite))
-    finished = set(finished_parts(folder))
+    finished = finished_parts(folder, settings.token)
     todo = [part for part in parts if part.number not in finished]
     del runner  # each worker loads its own
     try:
         rows = sum(_run_on_ray(ray, model, settings, todo, options)) if todo else 0
     finally:
         folder.remove_incomplete()
-    if missing := {part.number for part in parts} - set(finished_parts(folder)):
-        raise BadInput(f"Part {min(missing)} is missing in {folder}; do all machines share this folder?")
+    check_complete(folder, settings.token, {part.number for part in parts})
     return JobSummary(len(parts), len(parts) - len(todo), rows)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from offramp.cluster.input_files import name_in, version
-from offramp.cluster.job import owns_folder, part_name
+from offramp.cluster.job import owns_folder, part_metadata, part_name, remove_own_part
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import Part, PartReader
 from offramp.cluster.shipping import ShippedModel, unpacked
@@ -96,7 +96,7 @@ class Worker:
         try:
             self._check_folder()
         except BadInput:  # overwritten meanwhile: the new job must not find a part of this one
-            self.folder.remove([part_name(part.number)])
+            remove_own_part(self.folder, part.number, self.settings.token)
             raise
         return count
 
@@ -151,4 +151,5 @@ def _schema(pa: Any, settings: WorkerSettings, config: Any) -> Any:
     types = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
     columns = {name: types[dtype] for name, dtype in config.answer_type.fields.items()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if settings.all_scores else {}
-    return pa.schema({ID: pa.int64() if settings.id_is_number else pa.string(), **columns, **scores})
+    ids = {ID: pa.int64() if settings.id_is_number else pa.string()}
+    return pa.schema({**ids, **columns, **scores}, metadata=part_metadata(settings.token))
