@@ -27,6 +27,7 @@ from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.data.reading import extract_text, read_column_names
 from offramp.data.source import Source, infer_format
 from offramp.errors import BadInput
+from offramp.files.error_lines import first_line, last_line
 from tests.calls import fails
 from tests.cluster.conftest import LABELS, ROWS
 from tests.cluster.kills import error_of, kill_workers, start_driver, unexpected, wait_for
@@ -220,6 +221,26 @@ def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     assert "other files than a job's predictions" in fails(capsys, *call, pattern, *ray, "--overwrite")
     assert Path("out/part-000000.parquet").read_text() == "mine"
     assert "in the output folder" in fails(capsys, *call, "out/*.parquet", *ray)
+
+
+def test_an_error_of_ray_without_a_message_is_named(folder, tmp_path, capsys, monkeypatch):
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+
+    def fail(*arguments, **options):
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    call = ["predict", folder / "model", folder / "0.parquet", "--engine", "ray", "--output", tmp_path / "out"]
+    assert "Cannot start Ray here: ConnectionError." in fails(capsys, *call)
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "last"),
+    [("", "ValueError", "ValueError"), ("\n", "ValueError", "ValueError"), ("one.\n two.\n", "one", "two")],
+)
+def test_one_line_of_any_message(message, first, last):
+    assert (first_line(ValueError(message)), last_line(ValueError(message))) == (first, last)
 
 
 def test_without_ray_the_error_names_the_pip_command(folder, tmp_path, capsys, monkeypatch):

@@ -27,6 +27,7 @@ from offramp.core.progress import Progress
 from offramp.data.reading import check_unique, read_column_names, read_records
 from offramp.data.source import Source, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.files.error_lines import first_line, last_line
 from offramp.files.storage import is_url
 from offramp.runtimes.loading import load
 
@@ -237,7 +238,7 @@ def _run_on_ray(
                 ray.init(log_to_driver=False, logging_level="ERROR", **target)
         except (ConnectionError, ValueError, RuntimeError) as err:
             action = "start Ray here" if options.address is None else f"connect to Ray at {options.address}"
-            raise BadValue(f"Cannot {action}: {str(err).splitlines()[0]}") from err
+            raise BadValue(f"Cannot {action}: {first_line(err)}.") from err
     try:
         folder = str(settings.model)
         shipped = ship(ray, folder, model) if Path(folder).is_dir() else None
@@ -295,8 +296,9 @@ def _run_pool(
                 progress.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
-            cause = str(err).strip().splitlines()[-1]
-            raise BadInput(f"The Ray job failed: {cause} Run it again to continue with the unfinished parts.") from err
+            raise BadInput(
+                f"The Ray job failed: {last_line(err)}. Run it again to continue with the unfinished parts."
+            ) from err
     del outcomes  # Ray ends the workers when nothing refers to the results
     if error:
         raise BadInput(error)

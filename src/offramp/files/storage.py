@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from offramp.errors import BadInput, BadValue, CannotWrite, OfframpError
+from offramp.files.error_lines import first_line
 
 __all__ = [
     "accessing",
@@ -82,13 +83,9 @@ def accessing(url: str, error: type[OfframpError] = BadInput) -> Iterator[None]:
     except OfframpError:
         raise
     except FileNotFoundError as err:
-        raise error(f"Not found: {url} ({_first_line(err)}).") from err
+        raise error(f"Not found: {url} ({first_line(err)}).") from err
     except Exception as err:
-        raise error(f"Cannot access {url}: {_first_line(err)}.") from err
-
-
-def _first_line(err: Exception) -> str:
-    return next(iter(str(err).strip().splitlines()), type(err).__name__).rstrip(".")
+        raise error(f"Cannot access {url}: {first_line(err)}.") from err
 
 
 def exists(location: str) -> bool:
@@ -197,7 +194,7 @@ class _RemoteFile(io.RawIOBase):
         try:
             content = self.file.read(len(buffer))
         except Exception as err:
-            raise OSError(errno.EIO, _first_line(err), self.url) from err
+            raise OSError(errno.EIO, first_line(err), self.url) from err
         buffer[: len(content)] = content
         return len(content)
 
