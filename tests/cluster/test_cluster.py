@@ -193,6 +193,15 @@ def test_a_worker_writes_a_part_and_returns_errors(folder, tmp_path):
     assert "was modified while the job was running" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
 
 
+def test_any_error_of_a_worker_that_starts_is_returned(folder, tmp_path):
+    """Ray would start the worker again and again if it were raised."""
+    file = write_rows(tmp_path, "jsonl")
+    (part,) = split([Source(str(file), "jsonl")], 100)
+    worker = make_worker(folder, tmp_path, file, machine={"threads": "2"})
+    (error,) = worker({"part": [json.dumps(vars(part))]})["error"]
+    assert re.fullmatch(r"A worker on \S+ cannot start \(TypeError: .*\)\.", error)
+
+
 def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     call = ["predict", folder / "model"]

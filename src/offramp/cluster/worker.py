@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from offramp.cluster.shipping import ShippedModel, unpacked
 from offramp.data.reading import Text, extract_text, read_column_names
 from offramp.data.source import Source, text_columns
 from offramp.errors import BadInput, BadModel, OfframpError
+from offramp.files.error_lines import first_line
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -51,6 +53,8 @@ class Worker:
             self._load()
         except OfframpError as err:  # reported with the first part; if it were raised here, Ray would retry forever
             self.error = str(err)
+        except Exception as err:
+            self.error = f"A worker on {platform.node()} cannot start ({type(err).__name__}: {first_line(err)})."
 
     def _load(self) -> None:
         import pyarrow as pa
