@@ -18,7 +18,7 @@ import pytest
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.cluster.input_files import version
+from offramp.cluster.input_files import checksum, version
 from offramp.cluster.job import start_job
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import PartReader, split
@@ -161,6 +161,7 @@ def make_worker(folder: Path, out: Path, file: Path, /, **changes) -> Worker:
         "id_is_number": False,
         "all_scores": False,
         "versions": {str(file): version(str(file))},
+        "checksums": {str(file): checksum(str(file))},
         "token": "mine",
     }
     (out / "_job.json").write_text('{"token": "mine"}')
@@ -189,7 +190,7 @@ def test_a_worker_writes_a_part_and_returns_errors(folder, tmp_path):
     assert gzip_worker({"part": [json.dumps(vars(part))]}) == {"part": [0], "rows": [7], "error": [""]}
     (tmp_path / "_job.json").write_text('{"token": "another job"}')
     assert "overwritten by another job" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
-    write_rows(tmp_path, "jsonl.gz").touch()
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"text": "other"}'))
     assert "was modified while the job was running" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
 
 

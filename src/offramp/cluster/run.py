@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offramp.cluster.input_files import checksum, common_folder, expand_patterns, version
+from offramp.cluster.input_files import UnchangedFiles, checksum, common_folder, expand_patterns, version
 from offramp.cluster.job import Job, check_complete, finished_parts, start_job
 from offramp.cluster.output_folder import OutputFolder, open_folder
 from offramp.cluster.parts import Part, split
@@ -96,6 +96,8 @@ def _predict(
     if not parts:
         raise BadInput(f"The input is empty: {', '.join(options.files)}.")
     settings, job = plan_job(model_folder, runner, options, sources)
+    for source in sources:  # otherwise the checksums are not those of the files that were split
+        UnchangedFiles(versions, {}).check(source.file)
     settings = replace(settings, versions=versions, token=start_job(folder, job, options.overwrite))
     finished = finished_parts(folder, settings.token)
     todo = [part for part in parts if part.number not in finished]
@@ -154,6 +156,7 @@ def plan_job(
     columns = [_check_columns(source, options.id_column) for source in sources]
     id_column = _id_column(options, sources, columns)
     id_is_number = id_column is not None and _first_is_number(sources[0], id_column)
+    checksums = {source.file: checksum(source.file) for source in sources}
     settings = WorkerSettings(
         model_folder,
         runner.fingerprint,
@@ -166,6 +169,7 @@ def plan_job(
         id_is_number,
         options.all_scores,
         {},
+        checksums,
     )
     names = (None, None) if columns[0] is None else text_columns(sources[0], columns[0])
     job = Job(
@@ -178,7 +182,7 @@ def plan_job(
         sources[0].format,
         sources[0].has_header,
         options.rows,
-        tuple((source.file, *checksum(source.file)) for source in sources),
+        tuple((file, size, digest) for file, (size, digest) in checksums.items()),
     )
     return settings, job
 

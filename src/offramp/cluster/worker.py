@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from offramp.cluster.input_files import name_in, version
+from offramp.cluster.input_files import UnchangedFiles, name_in
 from offramp.cluster.job import owns_folder, part_metadata, part_name, remove_own_part
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import Part, PartReader
@@ -40,6 +40,7 @@ class WorkerSettings:
     id_is_number: bool
     all_scores: bool
     versions: dict[str, str]  # of each file when it was split
+    checksums: dict[str, tuple[int, str]]  # size and checksum of each file
     token: str = ""  # of the job that owns the folder
 
 
@@ -48,7 +49,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings):
         self.settings, self.error = settings, ""
-        self.reader = PartReader()
+        self.reader, self.files = PartReader(), UnchangedFiles(settings.versions, settings.checksums)
         try:
             self._load()
         except OfframpError as err:  # reported with the first part; if it were raised here, Ray would retry forever
@@ -123,8 +124,7 @@ class Worker:
         if source.format == "parquet" and columns is not None:
             needed = {*text_columns(source, columns), settings.id_column}
             columns = [name for name in columns if name in needed]
-        if settings.versions.get(part.file) != version(part.file):
-            raise BadInput(f"{part.file} was modified while the job was running; start over with `overwrite=True`.")
+        self.files.check(part.file)
         file_name = name_in(settings.root, part.file)
         for line, row in self.reader.read(source, part, columns, settings.id_column):
             ids.append(f"{file_name}:{line}" if settings.id_column is None else self._id(source, line, row))
