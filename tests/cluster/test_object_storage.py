@@ -169,6 +169,18 @@ def test_one_process_reads_s3_and_refuses_to_write_it(folder, s3, tmp_path, caps
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["info {}", "adapt {} {rows} -o out", "export {}", "benchmark {} --file {rows}", "convert {} -o out", "serve {}"],
+)
+def test_commands_that_need_a_local_model_say_so(folder, tmp_path, capsys, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    arguments = call.format("s3://bucket/model", rows=folder / "0.parquet").split()
+    message = "Cannot load s3://bucket/model: only predict --engine ray loads models from object storage"
+    assert message in error_of(capsys, *arguments).replace("`", "")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("url", "package"), [("gs://bucket/x.csv", "gcsfs"), ("abfs://bucket/x.csv", "adlfs")])
 def test_a_missing_package_is_named(folder, capsys, url, package):
     with pytest.raises(BadValue, match=f"needs the package {package}: pip install {package}"):
