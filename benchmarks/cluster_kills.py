@@ -125,7 +125,7 @@ class Job:
             "different": sum(row["label"] != labels[row["id"]] for row in rows),
             "leftovers": len(set(self.names()) ^ expected)
             + uploads
-            + len(list(self.temporary.glob("offramp-model-*"))),
+            + len(list(self.temporary.glob(".offramp-model-*"))),
         }
 
 

@@ -18,7 +18,7 @@ import pytest
 import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
-from offramp.cluster.input_files import version
+from offramp.cluster.input_files import checksum, version
 from offramp.cluster.job import start_job
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import PartReader, split
@@ -27,6 +27,7 @@ from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.data.reading import extract_text, read_column_names
 from offramp.data.source import Source, infer_format
 from offramp.errors import BadInput
+from offramp.files.error_lines import first_line, last_line
 from tests.calls import fails
 from tests.cluster.conftest import LABELS, ROWS
 from tests.cluster.kills import error_of, kill_workers, start_driver, unexpected, wait_for
@@ -68,7 +69,7 @@ def test_every_row_is_predicted_once_although_a_worker_and_the_driver_are_killed
         assert (row["label"], row["exit_layer"]) == (answer.label, answer.exit_layer)
         assert row["score"] == pytest.approx(answer.score, abs=2e-6)
     assert not unexpected([path.name for path in out.iterdir()], 40)
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
     for number in range(4):  # the same bytes, copied later
         os.utime(folder / f"{number}.parquet")
     stamps = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
@@ -86,7 +87,7 @@ def test_a_job_that_fails_leaves_nothing_hidden(folder, cluster, temporary, tmp_
     assert "rows.parquet, line 901: field 'text' is None" in error_of(capfd, *call, "--chunk", 100)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "_job.json" in names and all(re.fullmatch(r"_job\.json|part-0000\d\d\.parquet", name) for name in names)
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
 
 
 def _rows(folder: Path) -> list[dict]:
@@ -160,6 +161,7 @@ def make_worker(folder: Path, out: Path, file: Path, /, **changes) -> Worker:
         "id_is_number": False,
         "all_scores": False,
         "versions": {str(file): version(str(file))},
+        "checksums": {str(file): checksum(str(file))},
         "token": "mine",
     }
     (out / "_job.json").write_text('{"token": "mine"}')
@@ -188,8 +190,17 @@ def test_a_worker_writes_a_part_and_returns_errors(folder, tmp_path):
     assert gzip_worker({"part": [json.dumps(vars(part))]}) == {"part": [0], "rows": [7], "error": [""]}
     (tmp_path / "_job.json").write_text('{"token": "another job"}')
     assert "overwritten by another job" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
-    write_rows(tmp_path, "jsonl.gz").touch()
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"text": "other"}'))
     assert "was modified while the job was running" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
+
+
+def test_any_error_of_a_worker_that_starts_is_returned(folder, tmp_path):
+    """Ray would start the worker again and again if it were raised."""
+    file = write_rows(tmp_path, "jsonl")
+    (part,) = split([Source(str(file), "jsonl")], 100)
+    worker = make_worker(folder, tmp_path, file, machine={"threads": "2"})
+    (error,) = worker({"part": [json.dumps(vars(part))]})["error"]
+    assert re.fullmatch(r"A worker on \S+ cannot start \(TypeError: .*\)\.", error)
 
 
 def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
@@ -220,6 +231,26 @@ def test_errors_are_one_line(folder, tmp_path, capsys, monkeypatch):
     assert "other files than a job's predictions" in fails(capsys, *call, pattern, *ray, "--overwrite")
     assert Path("out/part-000000.parquet").read_text() == "mine"
     assert "in the output folder" in fails(capsys, *call, "out/*.parquet", *ray)
+
+
+def test_an_error_of_ray_without_a_message_is_named(folder, tmp_path, capsys, monkeypatch):
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+
+    def fail(*arguments, **options):
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fail)
+    call = ["predict", folder / "model", folder / "0.parquet", "--engine", "ray", "--output", tmp_path / "out"]
+    assert "Cannot start Ray here: ConnectionError." in fails(capsys, *call)
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "last"),
+    [("", "ValueError", "ValueError"), ("\n", "ValueError", "ValueError"), ("one.\n two.\n", "one", "two")],
+)
+def test_one_line_of_any_message(message, first, last):
+    assert (first_line(ValueError(message)), last_line(ValueError(message))) == (first, last)
 
 
 def test_without_ray_the_error_names_the_pip_command(folder, tmp_path, capsys, monkeypatch):

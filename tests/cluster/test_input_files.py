@@ -13,8 +13,8 @@ import pytest
 
 import offramp
 from offramp.cli.main import main
-from offramp.cluster.input_files import checksum
-from offramp.cluster.job import finished_parts, start_job
+from offramp.cluster.input_files import UnchangedFiles, checksum, version
+from offramp.cluster.job import finished_parts, part_metadata, start_job
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import PartReader, split
 from offramp.cluster.run import JobOptions, plan_job
@@ -47,6 +47,32 @@ def test_a_copy_of_a_file_is_the_same_job_and_a_changed_file_is_not(folder, tmp_
     assert checksum(str(file))[0] == len("text\nevil\n")
 
 
+def test_a_copy_with_another_date_is_the_same_input_and_is_read_once(folder, tmp_path):
+    """Each machine may have its own copies, at the same path."""
+    file = tmp_path / "rows.csv"
+    file.write_text("text\ngood\nbad\n")
+    first, second = (json.dumps(vars(part)) for part in split([Source(str(file), "csv")], 1))
+    worker = make_worker(folder, tmp_path, file)
+    os.utime(file, (1, 1))
+    assert worker({"part": [first]})["error"] == [""]
+    file.write_text("text\nevil\nbad\n")  # the same size; with the date of the copy it is not read again
+    os.utime(file, (1, 1))
+    assert worker({"part": [second]})["error"] == [""]
+    os.utime(file, (2, 2))
+    assert "was modified while the job was running" in worker({"part": [second]})["error"][0]
+
+
+def test_a_file_that_changes_while_it_is_split_is_an_error(tmp_path):
+    """The driver has no checksum of what it split, so only an equal date is accepted."""
+    file = tmp_path / "rows.csv"
+    file.write_text("text\ngood\n")
+    files = UnchangedFiles({str(file): version(str(file))}, {})
+    files.check(str(file))
+    os.utime(file, (1, 1))
+    with pytest.raises(BadInput, match="was modified while the job was running"):
+        files.check(str(file))
+
+
 def test_the_folder_of_a_killed_job_can_be_continued_and_overwritten(folder, tmp_path):
     """Hidden files are no reason to refuse it: they are what a killed process had not completed."""
     file, path = tmp_path / "rows.csv", tmp_path / "out"
@@ -56,9 +82,10 @@ def test_the_folder_of_a_killed_job_can_be_continued_and_overwritten(folder, tmp
     job, out = plan(folder, path, file), open_folder(str(path))
     token = start_job(out, job, False)
     (path / f".part-000001.{'a' * 32}").write_text("half")
-    (path / "part-000000.parquet").write_text("complete")
-    assert start_job(out, job, False) == token and list(finished_parts(out)) == [0]
-    assert start_job(out, job, True) != token and list(finished_parts(out)) == []
+    table = pa.table({"id": [1]}).replace_schema_metadata(part_metadata(token))
+    pa.parquet.write_table(table, path / "part-000000.parquet")
+    assert start_job(out, job, False) == token and finished_parts(out, token) == {0}
+    assert start_job(out, job, True) != token and out.names() == ["_job.json"]
     out.remove_incomplete()
     assert [item.name for item in path.iterdir()] == ["_job.json"]
 

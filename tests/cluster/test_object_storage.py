@@ -70,7 +70,7 @@ def test_every_row_is_predicted_once_although_a_machine_and_the_driver_are_kille
     for number, answer in enumerate(offramp.load(folder / "model").predict([str(text) for text in texts])):
         assert (predictions[number]["label"], predictions[number]["exit_layer"]) == (answer.label, answer.exit_layer)
     assert unexpected(names(s3, "bucket/answers"), 40) == []
-    assert not list(temporary.glob("offramp-model-*"))
+    assert not list(temporary.glob(".offramp-model-*"))
     assert list(tmp_path.iterdir()) == []  # no folder called `s3:`
 
 
@@ -125,7 +125,8 @@ def test_a_worker_of_an_overwritten_job_writes_nothing(folder, s3, tmp_path):
     assert out.names() == [] and out.read("_job.json") is None
     out.write("_job.json", b'{"token": "mine"}')
     worker = make_worker(folder, tmp_path, file, folder=str(out))
-    assert worker.predict(part) == 7 and list(finished_parts(out)) == [0]
+    assert worker.predict(part) == 7 and finished_parts(out, "mine") == {0}
+    assert finished_parts(out, "another") == set()
     out.write("_job.json", b'{"token": "another"}')
     out.remove(["part-000000.parquet", "never-written"])
     with pytest.raises(BadInput, match="s3://bucket/overwritten was overwritten by another job"):
@@ -165,6 +166,18 @@ def test_one_process_reads_s3_and_refuses_to_write_it(folder, s3, tmp_path, caps
     assert refused in error_of(capsys, "evaluate", model, "--file", labelled, "--output", "s3://bucket/evaluated")
     assert refused in error_of(capsys, "convert", model, "--output", "s3://bucket/converted")
     assert "only `predict --engine ray` loads models" in error_of(capsys, "predict", "s3://bucket/model", texts)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["info {}", "adapt {} {rows} -o out", "export {}", "benchmark {} --file {rows}", "convert {} -o out", "serve {}"],
+)
+def test_commands_that_need_a_local_model_say_so(folder, tmp_path, capsys, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    arguments = call.format("s3://bucket/model", rows=folder / "0.parquet").split()
+    message = "Cannot load s3://bucket/model: only predict --engine ray loads models from object storage"
+    assert message in error_of(capsys, *arguments).replace("`", "")
     assert list(tmp_path.iterdir()) == []
 
 

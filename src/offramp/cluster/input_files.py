@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from offramp.data.source import data_files, describe_dead_link
 from offramp.errors import BadInput
 from offramp.files.storage import file_info, is_folder, is_url, match_files, open_binary
 
-__all__ = ["checksum", "common_folder", "expand_patterns", "name_in", "version"]
+__all__ = ["UnchangedFiles", "checksum", "common_folder", "expand_patterns", "name_in", "version"]
 
 CHECKSUMS = ("ETag", "md5Hash", "crc32c", "blob_id", "etag")  # as S3, Google Storage, the Hub and Azure call them
 
@@ -82,6 +82,26 @@ def version(file: str) -> str:
     except OSError as err:
         raise BadInput(f"Cannot read {file}: {err.strerror or err}.") from err
     return f"{stat.st_size} bytes, {stat.st_mtime_ns}"
+
+
+class UnchangedFiles:
+    """Checks that files are still what they were when they were split.
+
+    Machines may have copies of a file with different dates. A file with another date is therefore read and compared by
+    its checksum, once: the date of the copy is remembered.
+    """
+
+    def __init__(self, versions: Mapping[str, str], checksums: Mapping[str, tuple[int, str]]):
+        self.versions, self.checksums = dict(versions), checksums
+
+    def check(self, file: str) -> None:
+        """Raise if a file was modified."""
+        current = version(file)
+        if current == self.versions.get(file):
+            return
+        if is_url(file) or checksum(file) != self.checksums.get(file):
+            raise BadInput(f"{file} was modified while the job was running; start over with `overwrite=True`.")
+        self.versions[file] = current
 
 
 def _stored_checksum(info: dict[str, Any]) -> str | None:

@@ -1,21 +1,36 @@
-"""The description of a batch job, stored beside its predictions so that the job can be resumed."""
+"""The description of a batch job, stored beside its predictions so that the job can be resumed.
+
+The parts contain the job's token in their metadata: a worker of an overwritten job may write one at any time.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from offramp.cluster.output_folder import OutputFolder
 from offramp.errors import BadInput, CannotWrite
 
-__all__ = ["JOB_FILE", "Job", "finished_parts", "owns_folder", "part_name", "start_job"]
+__all__ = [
+    "JOB_FILE",
+    "Job",
+    "check_complete",
+    "finished_parts",
+    "owns_folder",
+    "part_metadata",
+    "part_name",
+    "remove_own_part",
+    "start_job",
+]
 
 JOB_FILE = "_job.json"  # Parquet readers skip files whose names start with _ or .
 PART = re.compile(r"part-(\d+)\.parquet")
+TOKEN_KEY = b"offramp_job"  # in the metadata of a part
+READERS = 16  # threads that read metadata
 
 
 @dataclass(frozen=True)
@@ -99,8 +114,38 @@ def part_name(number: int) -> str:
     return f"part-{number:06d}.parquet"
 
 
-def finished_parts(folder: OutputFolder) -> Iterator[int]:
-    """Yield the numbers of the finished parts: a file gets its final name only when it is complete."""
-    for name in folder.names():
-        if match := PART.fullmatch(name):
-            yield int(match[1])
+def part_metadata(token: str) -> dict[bytes, bytes]:
+    """Return the metadata of the parts of a job."""
+    return {TOKEN_KEY: token.encode()}
+
+
+def finished_parts(folder: OutputFolder, token: str) -> set[int]:
+    """Return the numbers of the parts that this job has finished."""
+    numbers = {name: int(match[1]) for name in folder.names() if (match := PART.fullmatch(name))}
+    with ThreadPoolExecutor(READERS) as pool:
+        own = pool.map(lambda name: _is_own_part(folder, name, token), numbers)
+        return {number for number, is_own in zip(numbers.values(), own, strict=True) if is_own}
+
+
+def check_complete(folder: OutputFolder, token: str, numbers: set[int]) -> None:
+    """Raise if a part of this job is missing, or if the folder contains a part of another job."""
+    finished = finished_parts(folder, token)
+    if missing := numbers - finished:
+        raise BadInput(
+            f"Part {min(missing)} is missing in {folder}, or another job replaced it. Check that all machines share "
+            "this folder, and run the job again to continue with the missing parts."
+        )
+    own = {part_name(number) for number in finished}
+    if others := [name for name in folder.names() if PART.fullmatch(name) and name not in own]:
+        raise BadInput(f"{folder}/{others[0]} was written by another job; delete it.")
+
+
+def remove_own_part(folder: OutputFolder, number: int, token: str) -> None:
+    """Remove a part, unless another job has replaced it."""
+    if _is_own_part(folder, part_name(number), token):
+        folder.remove([part_name(number)])
+
+
+def _is_own_part(folder: OutputFolder, name: str, token: str) -> bool:
+    metadata = folder.parquet_metadata(name)
+    return metadata is not None and metadata.get(TOKEN_KEY) == token.encode()

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from offramp.data.source import describe_dead_link
 from offramp.errors import BadInput, CannotWrite
-from offramp.files.storage import accessing, file_system, is_url, list_files
+from offramp.files.storage import accessing, file_system, is_url, list_files, open_binary
 from offramp.files.writing import writing
 
 __all__ = ["OutputFolder", "open_folder"]
@@ -42,6 +42,25 @@ class OutputFolder(ABC):
     @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Return a file's content; None if there is no such file."""
+
+    def parquet_metadata(self, name: str) -> dict[bytes, bytes] | None:
+        """Return the metadata of a Parquet file, without reading its rows; None if there is no such file."""
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_metadata
+
+        try:
+            with self.open(name) as file:
+                return dict(read_metadata(file).metadata or {})
+        except (FileNotFoundError, ArrowException):
+            return None
+        except OSError as err:
+            if err.errno is None:  # as pyarrow raises it for a damaged file
+                return None
+            raise BadInput(f"Cannot read {self}/{name}: {err.strerror or err}.") from err
+
+    @abstractmethod
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading; raise `FileNotFoundError` if there is no such file."""
 
     @abstractmethod
     def write(self, name: str, content: bytes) -> None:
@@ -89,6 +108,9 @@ class LocalFolder(OutputFolder):
         except OSError as err:
             raise BadInput(f"Cannot read {self.path / name}: {err.strerror or err}.") from err
 
+    def open(self, name: str) -> BinaryIO:
+        return cast(BinaryIO, (self.path / name).open("rb"))
+
     def write(self, name: str, content: bytes) -> None:
         stem = name.removesuffix(".parquet").removesuffix(".json")
         with writing(self.path):
@@ -132,6 +154,16 @@ class ObjectFolder(OutputFolder):
         except BadInput as err:
             if isinstance(err.__cause__, FileNotFoundError):
                 return None
+            raise
+
+    def open(self, name: str) -> BinaryIO:
+        system, _ = self._path(name)
+        try:
+            system.invalidate_cache()
+            return open_binary(f"{self.location}/{name}")
+        except BadInput as err:
+            if isinstance(err.__cause__, FileNotFoundError):
+                raise FileNotFoundError(name) from err
             raise
 
     def write(self, name: str, content: bytes) -> None:

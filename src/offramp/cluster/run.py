@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offramp.cluster.input_files import checksum, common_folder, expand_patterns, version
-from offramp.cluster.job import Job, finished_parts, start_job
+from offramp.cluster.input_files import UnchangedFiles, checksum, common_folder, expand_patterns, version
+from offramp.cluster.job import Job, check_complete, finished_parts, start_job
 from offramp.cluster.output_folder import OutputFolder, open_folder
 from offramp.cluster.parts import Part, split
 from offramp.cluster.shipping import local_model, remove_copy, remove_unused_copies, ship
@@ -27,6 +27,7 @@ from offramp.core.progress import Progress
 from offramp.data.reading import check_unique, read_column_names, read_records
 from offramp.data.source import Source, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
+from offramp.files.error_lines import first_line, last_line
 from offramp.files.storage import is_url
 from offramp.runtimes.loading import load
 
@@ -95,16 +96,17 @@ def _predict(
     if not parts:
         raise BadInput(f"The input is empty: {', '.join(options.files)}.")
     settings, job = plan_job(model_folder, runner, options, sources)
+    for source in sources:  # otherwise the checksums are not those of the files that were split
+        UnchangedFiles(versions, {}).check(source.file)
     settings = replace(settings, versions=versions, token=start_job(folder, job, options.overwrite))
-    finished = set(finished_parts(folder))
+    finished = finished_parts(folder, settings.token)
     todo = [part for part in parts if part.number not in finished]
     del runner  # each worker loads its own
     try:
         rows = sum(_run_on_ray(ray, model, settings, todo, options)) if todo else 0
     finally:
         folder.remove_incomplete()
-    if missing := {part.number for part in parts} - set(finished_parts(folder)):
-        raise BadInput(f"Part {min(missing)} is missing in {folder}; do all machines share this folder?")
+    check_complete(folder, settings.token, {part.number for part in parts})
     return JobSummary(len(parts), len(parts) - len(todo), rows)
 
 
@@ -154,6 +156,7 @@ def plan_job(
     columns = [_check_columns(source, options.id_column) for source in sources]
     id_column = _id_column(options, sources, columns)
     id_is_number = id_column is not None and _first_is_number(sources[0], id_column)
+    checksums = {source.file: checksum(source.file) for source in sources}
     settings = WorkerSettings(
         model_folder,
         runner.fingerprint,
@@ -166,6 +169,7 @@ def plan_job(
         id_is_number,
         options.all_scores,
         {},
+        checksums,
     )
     names = (None, None) if columns[0] is None else text_columns(sources[0], columns[0])
     job = Job(
@@ -178,7 +182,7 @@ def plan_job(
         sources[0].format,
         sources[0].has_header,
         options.rows,
-        tuple((source.file, *checksum(source.file)) for source in sources),
+        tuple((file, size, digest) for file, (size, digest) in checksums.items()),
     )
     return settings, job
 
@@ -238,7 +242,7 @@ def _run_on_ray(
                 ray.init(log_to_driver=False, logging_level="ERROR", **target)
         except (ConnectionError, ValueError, RuntimeError) as err:
             action = "start Ray here" if options.address is None else f"connect to Ray at {options.address}"
-            raise BadValue(f"Cannot {action}: {str(err).splitlines()[0]}") from err
+            raise BadValue(f"Cannot {action}: {first_line(err)}.") from err
     try:
         folder = str(settings.model)
         shipped = ship(ray, folder, model) if Path(folder).is_dir() else None
@@ -296,8 +300,9 @@ def _run_pool(
                 progress.update()
                 yield int(row["rows"])
         except ray.exceptions.RayError as err:
-            cause = str(err).strip().splitlines()[-1]
-            raise BadInput(f"The Ray job failed: {cause} Run it again to continue with the unfinished parts.") from err
+            raise BadInput(
+                f"The Ray job failed: {last_line(err)}. Run it again to continue with the unfinished parts."
+            ) from err
     del outcomes  # Ray ends the workers when nothing refers to the results
     if error:
         raise BadInput(error)

@@ -27,7 +27,9 @@ __all__ = ["ShippedModel", "local_model", "remove_copy", "remove_unused_copies",
 # files of a model folder that are not read when the model is loaded
 NOT_SHIPPED = re.compile(r"(checkpoints|logs|seed-\d+)/.*|(rows|trace)\.safetensors|report\.html|(.*/)?\..*")
 CHUNK_BYTES = 64 * 2**20  # of an object in Ray's store
-PREFIX = "offramp-model-"
+PREFIX = ".offramp-model-"
+COPY = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}")  # the name of a copy
+COMPLETE, INCOMPLETE = "model", "incomplete"  # all that a copy's folder contains
 SECONDS_TO_END = 10  # for a worker that is still loading the model when the job ends
 
 
@@ -111,31 +113,38 @@ def _shared_copy(key: str, fill: Callable[[Path], None]) -> Iterator[Path]:
         return
     while True:
         with _locked(root, fcntl.LOCK_EX) as lock:
-            if lock is not None and not (root / "model").is_dir():
+            if lock is not None and not (root / COMPLETE).is_dir():
                 _fill(root, fill)
         with _locked(root, fcntl.LOCK_SH) as lock:
-            if lock is None or not (root / "model").is_dir():
+            if lock is None or not (root / COMPLETE).is_dir():
                 continue  # removed in between by the last process that used it
             try:
-                yield root / "model"
+                yield root / COMPLETE
                 return
             finally:
                 with suppress(BlockingIOError):  # another process uses it, and removes it afterwards
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(root)
+                    _delete(root)
 
 
 def _fill(root: Path, fill: Callable[[Path], None]) -> None:
-    incomplete = root / "incomplete"
+    incomplete = root / INCOMPLETE
     shutil.rmtree(incomplete, ignore_errors=True)  # of a process that was killed
     with writing(root):
         try:
             incomplete.mkdir()
             fill(incomplete)
-            incomplete.replace(root / "model")
+            incomplete.replace(root / COMPLETE)
         except BaseException:
-            shutil.rmtree(root, ignore_errors=True)
+            _delete(root)
             raise
+
+
+def _delete(root: Path) -> None:
+    """Delete a copy, unless its folder contains anything else."""
+    with suppress(OSError):  # removed by another process
+        if {path.name for path in root.iterdir()} <= {COMPLETE, INCOMPLETE}:
+            shutil.rmtree(root, ignore_errors=True)
 
 
 @contextmanager
@@ -173,12 +182,13 @@ def remove_copy(model: ShippedModel) -> None:
 
 def remove_unused_copies() -> None:
     """Remove the copies that killed processes of other jobs left in the temporary folder of this machine."""
-    for root in _root("").parent.glob(f"{PREFIX}*"):
-        _removed(root)
+    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if COPY.fullmatch(root.name) and root.is_dir() and not root.is_symlink():
+            _removed(root)
 
 
 def _removed(root: Path) -> bool:
-    """Remove a copy if no process uses it; return whether it is gone."""
+    """Remove a copy if no process uses it; return False if one does."""
     try:
         import fcntl
     except ModuleNotFoundError:
@@ -189,7 +199,7 @@ def _removed(root: Path) -> bool:
         return not root.exists()
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(root, ignore_errors=True)
+        _delete(root)
     except BlockingIOError:
         return False
     finally:

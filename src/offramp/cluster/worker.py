@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from offramp.cluster.input_files import name_in, version
-from offramp.cluster.job import owns_folder, part_name
+from offramp.cluster.input_files import UnchangedFiles, name_in
+from offramp.cluster.job import owns_folder, part_metadata, part_name, remove_own_part
 from offramp.cluster.output_folder import open_folder
 from offramp.cluster.parts import Part, PartReader
 from offramp.cluster.shipping import ShippedModel, unpacked
 from offramp.data.reading import Text, extract_text, read_column_names
 from offramp.data.source import Source, text_columns
 from offramp.errors import BadInput, BadModel, OfframpError
+from offramp.files.error_lines import first_line
 
 __all__ = ["Worker", "WorkerSettings"]
 
@@ -38,6 +40,7 @@ class WorkerSettings:
     id_is_number: bool
     all_scores: bool
     versions: dict[str, str]  # of each file when it was split
+    checksums: dict[str, tuple[int, str]]  # size and checksum of each file
     token: str = ""  # of the job that owns the folder
 
 
@@ -46,11 +49,13 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings):
         self.settings, self.error = settings, ""
-        self.reader = PartReader()
+        self.reader, self.files = PartReader(), UnchangedFiles(settings.versions, settings.checksums)
         try:
             self._load()
         except OfframpError as err:  # reported with the first part; if it were raised here, Ray would retry forever
             self.error = str(err)
+        except Exception as err:
+            self.error = f"A worker on {platform.node()} cannot start ({type(err).__name__}: {first_line(err)})."
 
     def _load(self) -> None:
         import pyarrow as pa
@@ -96,7 +101,7 @@ class Worker:
         try:
             self._check_folder()
         except BadInput:  # overwritten meanwhile: the new job must not find a part of this one
-            self.folder.remove([part_name(part.number)])
+            remove_own_part(self.folder, part.number, self.settings.token)
             raise
         return count
 
@@ -119,8 +124,7 @@ class Worker:
         if source.format == "parquet" and columns is not None:
             needed = {*text_columns(source, columns), settings.id_column}
             columns = [name for name in columns if name in needed]
-        if settings.versions.get(part.file) != version(part.file):
-            raise BadInput(f"{part.file} was modified while the job was running; start over with `overwrite=True`.")
+        self.files.check(part.file)
         file_name = name_in(settings.root, part.file)
         for line, row in self.reader.read(source, part, columns, settings.id_column):
             ids.append(f"{file_name}:{line}" if settings.id_column is None else self._id(source, line, row))
@@ -151,4 +155,5 @@ def _schema(pa: Any, settings: WorkerSettings, config: Any) -> Any:
     types = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
     columns = {name: types[dtype] for name, dtype in config.answer_type.fields.items()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if settings.all_scores else {}
-    return pa.schema({ID: pa.int64() if settings.id_is_number else pa.string(), **columns, **scores})
+    ids = {ID: pa.int64() if settings.id_is_number else pa.string()}
+    return pa.schema({**ids, **columns, **scores}, metadata=part_metadata(settings.token))

@@ -17,6 +17,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from offramp.errors import BadModel, OfframpError
+from offramp.files.storage import check_local_model
 
 __all__ = ["loading", "reading"]
 
@@ -27,6 +28,7 @@ PACKAGE_DIR = str(Path(__file__).parent.parent)
 def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]:
     """Raise `BadModel` with the folder and the reason when a model, config or tokenizer cannot be loaded."""
     path = Path(name)
+    check_local_model(name)
     if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or str(name).startswith((".", "~"))):
         raise BadModel(f"Folder not found: {name}.")  # not a valid Hub name, so the Hub is not queried
     try:

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from offramp.errors import BadInput, BadValue, CannotWrite, OfframpError
+from offramp.errors import BadInput, BadModel, BadValue, CannotWrite, OfframpError
+from offramp.files.error_lines import first_line
 
 __all__ = [
     "accessing",
     "check_local",
+    "check_local_model",
     "exists",
     "file_info",
     "file_system",
@@ -49,10 +51,24 @@ def is_url(location: object) -> bool:
     return isinstance(location, str) and URL.match(location) is not None
 
 
+def _original_url(path: Path) -> str | None:
+    """Return the URL that a path was made from; None if it was not made from one."""
+    match = URL_AS_PATH.match(path.as_posix())
+    return match and f"{match[1]}://{path.as_posix()[match.end() :]}"
+
+
+def check_local_model(model: str | os.PathLike[str]) -> None:
+    """Raise if a model is given by URL."""
+    if not Path(model).exists() and (url := _original_url(Path(model))):
+        raise BadModel(
+            f"Cannot load {url}: only `predict --engine ray` loads models from object storage; "
+            "copy the folder to local disk."
+        )
+
+
 def check_local(path: Path) -> None:
     """Raise if a path was made from a URL: it would be written to a local folder called `s3:`."""
-    if match := URL_AS_PATH.match(path.as_posix()):
-        url = f"{match[1]}://{path.as_posix()[match.end() :]}"
+    if url := _original_url(path):
         raise CannotWrite(
             f"Cannot write {url}: only `predict --engine ray` writes to object storage; "
             "choose a local path and copy the result."
@@ -82,13 +98,9 @@ def accessing(url: str, error: type[OfframpError] = BadInput) -> Iterator[None]:
     except OfframpError:
         raise
     except FileNotFoundError as err:
-        raise error(f"Not found: {url} ({_first_line(err)}).") from err
+        raise error(f"Not found: {url} ({first_line(err)}).") from err
     except Exception as err:
-        raise error(f"Cannot access {url}: {_first_line(err)}.") from err
-
-
-def _first_line(err: Exception) -> str:
-    return next(iter(str(err).strip().splitlines()), type(err).__name__).rstrip(".")
+        raise error(f"Cannot access {url}: {first_line(err)}.") from err
 
 
 def exists(location: str) -> bool:
@@ -197,7 +209,7 @@ class _RemoteFile(io.RawIOBase):
         try:
             content = self.file.read(len(buffer))
         except Exception as err:
-            raise OSError(errno.EIO, _first_line(err), self.url) from err
+            raise OSError(errno.EIO, first_line(err), self.url) from err
         buffer[: len(content)] = content
         return len(content)
 

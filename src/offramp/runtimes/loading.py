@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from offramp.core.machine import check_threads, half_precision, usable_threads
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.extras import MissingExtra
-from offramp.files.storage import is_url
+from offramp.files.storage import check_local_model
 from offramp.runtimes import RUNTIMES, LoadOptions
 
 if TYPE_CHECKING:
@@ -55,11 +55,7 @@ def load(
         ...     print(answer.label, answer.score, answer.exit_layer)
     """
     check_threads(threads)
-    if is_url(folder):
-        raise BadModel(
-            f"Cannot load {folder}: only `predict --engine ray` loads models from object storage; "
-            "copy the folder to local disk."
-        )
+    check_local_model(folder)
     load_options = LoadOptions(device, dtype, threads, max_length, options)
     return _load_default(folder, load_options) if backend is None else _load(folder, backend, load_options)
 

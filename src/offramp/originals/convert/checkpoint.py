@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from offramp.errors import BadModel
 from offramp.files.load_errors import loading, reading
+from offramp.files.storage import check_local_model
 from offramp.model.config import AdaptiveConfig
 
 __all__ = ["Checkpoint", "ConvertOptions", "Converted", "read"]
@@ -110,6 +111,7 @@ class Checkpoint:
 def read(folder: Path) -> Checkpoint:
     """Read config.json and model.safetensors or pytorch_model.bin; pickled code is never executed."""
     if not folder.is_dir():
+        check_local_model(folder)
         raise BadModel(f"No folder {folder}; a checkpoint is a folder with config.json and weights.")
     with loading(folder):
         if not (folder / "config.json").is_file():
