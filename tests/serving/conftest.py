@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass, field
+
 import pytest
 
+from offramp.runtimes.torch import TorchStepper
 from tests.server import run_server
 from tests.tiny import adaptive
 
 LABELS = ["bad", "good", "so so"]
 TEXTS = ["a good film", "the plot was not very good", "dull", "a lovely short film in the long plot"]
 
-STEPPER_FIELDS = ("family", "encoder", "heads", "answer_type")  # to make a stepper that fails or waits
+
+@dataclass(frozen=True)
+class WaitingStepper(TorchStepper):
+    """A model that waits for permission before it predicts."""
+
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def embed(self, batch):
+        assert self.go.wait(60)
+        return super().embed(batch)
+
+
+def waiting_stepper(runner) -> WaitingStepper:
+    """The model of a runner, which waits."""
+    return WaitingStepper(
+        **{name: getattr(runner.stepper, name) for name in ("family", "encoder", "heads", "answer_type")}
+    )
 
 
 @pytest.fixture(scope="session")

@@ -9,21 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 import offramp
-from offramp.runtimes.torch import TorchStepper
 from offramp.serving.body import BodyLimits
 from offramp.serving.connections import ConnectionLimits
 from offramp.serving.engine import Engine
 from offramp.serving.guard import ServerOptions
 from offramp.serving.server import HttpOptions
 from tests.server import get, post, run_server, serve_in_thread
-from tests.serving.conftest import STEPPER_FIELDS, TEXTS
+from tests.serving.conftest import TEXTS, waiting_stepper
 
 SHORT = ConnectionLimits(connections=20, header_seconds=0.3, body_seconds=0.5, closing_seconds=0.2)
 SLOW_BODY = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{"
@@ -114,21 +112,10 @@ def test_new_connections_replace_those_that_wait(folder):
         assert len(server.server_state.connections) <= 20
 
 
-@dataclass(frozen=True)
-class WaitingStepper(TorchStepper):
-    """A model that waits for permission before it predicts."""
-
-    go: threading.Event = field(default_factory=threading.Event)
-
-    def embed(self, batch):
-        assert self.go.wait(30)
-        return super().embed(batch)
-
-
 def test_health_is_answered_when_all_connections_are_busy(folder):
     """The server is answering as many requests as it has connections: others get 503, health checks do not."""
     runner = offramp.load(folder)
-    stepper = WaitingStepper(**{name: getattr(runner.stepper, name) for name in STEPPER_FIELDS})
+    stepper = waiting_stepper(runner)
     body = b'{"inputs": "a text"}'
     sent = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
     stepper.go.set()  # to warm up

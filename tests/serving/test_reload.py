@@ -7,19 +7,18 @@ import shutil
 import signal
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 import offramp
-from offramp.runtimes.torch import TorchStepper
 from offramp.serving.auditor import AuditOptions
 from offramp.serving.engine import Engine
 from offramp.serving.requests import RequestOptions
 from offramp.serving.served import ServedModel
 from tests.guaranteed import LOOSE, save_guaranteed, texts
 from tests.server import get, post, run_server
-from tests.serving.conftest import STEPPER_FIELDS, TEXTS
+from tests.serving.conftest import TEXTS, waiting_stepper
 from tests.tiny import adaptive
 
 
@@ -82,17 +81,6 @@ def test_a_model_of_another_kind_does_not_replace_the_current_one(folder, tmp_pa
 # -- in this process -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WaitingStepper(TorchStepper):
-    """A model that waits for permission before it predicts."""
-
-    go: threading.Event = field(default_factory=threading.Event)
-
-    def embed(self, batch):
-        assert self.go.wait(60)
-        return super().embed(batch)
-
-
 @pytest.fixture(scope="module")
 def guaranteed(tmp_path_factory):
     """A model whose guarantee is violated."""
@@ -101,7 +89,7 @@ def guaranteed(tmp_path_factory):
 
 def waiting_engine(runner) -> tuple[Engine, threading.Event]:
     """An engine that has warmed up, and whose next batch waits for the event."""
-    stepper = WaitingStepper(**{name: getattr(runner.stepper, name) for name in STEPPER_FIELDS})
+    stepper = waiting_stepper(runner)
     stepper.go.set()
     engine = Engine(replace(runner, stepper=stepper), audit=AuditOptions(1.0, on_alarm="never"))
     engine.start()
