@@ -159,6 +159,7 @@ def build_model(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel
         fresh_head=settings.fresh_head,
         queries=settings.queries,
         query_width=settings.query_width,
+        convolution=settings.convolution,
     )
 
 
@@ -203,6 +204,7 @@ def _add_early_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -
         lte=recipe.lte,
         queries=settings.queries,
         query_width=settings.query_width,
+        convolution=settings.convolution,
     )
     attached = add_exits(model.config, model.state_dict(), options)
     new_model = AdaptiveModel(attached.config)

@@ -22,7 +22,7 @@ MINIMUM |= dict.fromkeys(("queries", "query_width"), 1)
 MINIMUM |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
 MINIMUM |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed"), 0)
 POSITIVE = ("learning_rate", "head_learning_rate", "adam_epsilon")
-MAXIMUM = {"seed": 2**32 - 1, "queries": 4096, "query_width": 4096}  # limits of NumPy and of the model config
+MAXIMUM = {"seed": 2**32 - 1} | dict.fromkeys(("queries", "query_width", "convolution"), 4096)
 DEFAULT_MAXIMUM = 10**12  # of every other count
 # options that take a single value or a list: element types, the word that is also accepted, description for errors
 LIST_OPTIONS: dict[str, tuple[tuple[type, ...], str | None, str]] = {
@@ -66,7 +66,9 @@ class Settings:
         None, "data", "maximum tokens per text; longer texts are truncated (default: the model's or the recipe's)"
     )
 
-    exits: Any = option("all", "model", "layers with an exit: all, or a list such as 2,4,6", metavar="LAYERS")
+    exits: Any = option(
+        "all", "model", "layers with an exit: all, or a list such as 0,2,4 (0: the embeddings)", metavar="LAYERS"
+    )
     heads: str = option(
         "auto",
         "model",
@@ -75,6 +77,9 @@ class Settings:
     )
     queries: int = option(4, "model", "with --heads attention: learned queries per exit head")
     query_width: int = option(64, "model", "with --heads attention: dimension of a query")
+    convolution: int = option(
+        0, "model", "with --heads attention: channels of a convolution over neighbouring tokens, on layers 0 to 2"
+    )
     pooling: str = option("auto", "model", "pooling of the exit heads: auto, first (as published) or mean")
     num_layers: int | None = option(None, "model", "use only the first K layers (default: all)", metavar="K")
     fresh_head: bool = option(False, "model", "replace a fine-tuned classifier's own head with a new one")

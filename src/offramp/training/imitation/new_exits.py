@@ -48,6 +48,7 @@ def _from_classifier(name: str, options: ExitOptions) -> AdaptiveModel:
         heads=options.heads,
         queries=options.queries,
         query_width=options.query_width,
+        convolution=options.convolution,
     )
     _check_answer_type(name, model.config)
     if model.config.exit_specs[-1].head != "family":
