@@ -54,7 +54,7 @@ def load(result: dict[str, Any]) -> list[str]:
         "server with the policy `never`. The plain server is FastAPI with a full-depth int8 graph in ONNX Runtime "
         "(`benchmarks/plain_server.py`)."
     )
-    return ["### Load", "", about, "", *lines, "", "![latency by request rate](../figures/load.svg)", ""]
+    return ["## Load", "", about, "", *lines, "", "![latency by request rate](../figures/load.svg)", ""]
 
 
 def drift(result: dict[str, Any]) -> list[str]:
@@ -78,7 +78,7 @@ def drift(result: dict[str, Any]) -> list[str]:
         f"`--audit {result['share']:g}`. Two streams: {result['texts']:,} unused rows of SST-2, and a stream whose "
         "second half is sentences of STS-B."
     )
-    return ["### Drift", "", about, "", *lines, ""]
+    return ["## Drift", "", about, "", *lines, ""]
 
 
 def audit_under_load(result: dict[str, Any]) -> list[str]:
@@ -113,7 +113,7 @@ def audit_under_load(result: dict[str, Any]) -> list[str]:
         f" A round takes {result['seconds'] / 4:.0f} s; {raised} of {len(result['alarms'])} were long enough for an "
         "alarm, which needs about 8 / risk audited texts at twice the guaranteed risk, and fewer at higher rates."
     )
-    return ["### Audits of a saturated server", "", about, "", *lines, "", cost, ""]
+    return ["## Audits of a saturated server", "", about, "", *lines, "", cost, ""]
 
 
 def cluster(result: dict[str, Any]) -> list[str]:
@@ -126,7 +126,7 @@ def cluster(result: dict[str, Any]) -> list[str]:
         f"`--engine ray --workers {ray['workers']}`, reading Parquet: {ray_speed:,.0f} rows per second including "
         f"startup, {ray['memory']:.0f} MB peak memory per worker."
     )
-    return ["### Batch job with a million rows", "", text, ""]
+    return ["## Batch job with a million rows", "", text, ""]
 
 
 def attack(result: dict[str, Any]) -> list[str]:
@@ -153,7 +153,7 @@ def attack(result: dict[str, Any]) -> list[str]:
         "`/health` requests sent meanwhile, and the memory above that before the first one. Texts with characters "
         "outside of Latin-1 take two or four times their size in Python."
     )
-    return ["### Hostile requests", "", about, "", *lines, ""]
+    return ["## Hostile requests", "", about, "", *lines, ""]
 
 
 def _connections(row: dict[str, Any] | None) -> str:
@@ -178,7 +178,7 @@ def clients(result: dict[str, Any]) -> list[str]:
         f"`benchmarks/clients.py`, {result['date']}. Predictions of other projects' clients and of `offramp predict`."
     )
     end = f"schemathesis, on requests made from the OpenAPI description: {result['schemathesis']}."
-    return ["### Clients of other projects", "", text, "", *lines, "", end, ""]
+    return ["## Clients of other projects", "", text, "", *lines, "", end, ""]
 
 
 def soak(result: dict[str, Any]) -> list[str]:
@@ -194,7 +194,7 @@ def soak(result: dict[str, Any]) -> list[str]:
         f"{result['seconds'] / 60:.1f} minutes: {statuses}. {result['different_labels']} labels differ from the first "
         "response to the same text."
     )
-    return ["### Soak", "", text, "", *lines, ""]
+    return ["## Soak", "", text, "", *lines, ""]
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ EXTRAS = {  # the extras of pyproject.toml and the modules that they install
     "onnx": ("onnx", "onnxruntime"),
     "openvino": ("onnx", "onnxruntime", "openvino"),
     "serve": ("fastapi", "uvicorn", "httptools", "prometheus_client", "scipy"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray", "pyarrow"),
 }
 
@@ -24,9 +25,16 @@ class MissingExtra(OfframpError, ImportError):
 
 def require(extra: str, feature: str) -> None:
     """Raise `MissingExtra` if a library of an extra is not installed; `feature` is what needs it."""
-    missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+    missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
     if missing:
         raise MissingExtra(f"{feature} needs {', '.join(missing)}: {install_command(extra)}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that would contain it
+        return False
 
 
 def install_command(extra: str) -> str:

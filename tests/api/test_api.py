@@ -285,6 +285,11 @@ except offramp.OfframpError as err:
         ),
         (["openvino"], "offramp.tune('m', backend='openvino')", "needs openvino: pip install '.[openvino]'"),
         (["fastapi"], "offramp.serve('m')", "Serving needs fastapi: pip install '.[serve]'"),
+        (
+            ["opentelemetry.sdk"],
+            "offramp.serve('m', otel=True)",
+            "`otel=True` needs opentelemetry.sdk: pip install '.[otel]'",
+        ),
         (["ray"], "offramp.predict('m', 'f.txt', engine='ray', output='o')", "needs ray: pip install '.[ray]'"),
     ],
 )

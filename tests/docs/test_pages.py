@@ -48,6 +48,7 @@ PAGES = (
     "how-to/adapt.md",
     "how-to/python.md",
     "how-to/serve.md",
+    "how-to/deploy.md",
     "how-to/batch-jobs.md",
     "how-to/train.md",
     "how-to/evaluate.md",
@@ -71,7 +72,7 @@ def test_blocks_can_be_run_options_are_ours_and_links_lead_somewhere(name):
         assert (DOCS.parent / file).exists(), file
 
 
-@pytest.mark.parametrize("name", ["how-to/serve.md", "how-to/batch-jobs.md", "../README.md"])
+@pytest.mark.parametrize("name", ["how-to/serve.md", "how-to/deploy.md", "how-to/batch-jobs.md", "../README.md"])
 def test_commands_that_are_run_elsewhere_are_spelled_right(name):
     """Servers and Ray jobs run in tests/serving and tests/cluster; here their options are parsed."""
     shell = [block for language, block in blocks(read(name)) if language == "sh" and block.startswith("offramp")]

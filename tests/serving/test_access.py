@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 
 import offramp
 from offramp.errors import BadValue
@@ -116,6 +117,13 @@ def test_ids_and_a_log_line_without_texts(folder, caplog):
     assert lines[1]["status"] == 400 and "rows" not in lines[1] and TEXTS[0] not in caplog.text
 
 
+def test_lines_of_the_log_are_json_on_the_command_line(folder):
+    with run_server(folder, "--log-requests") as server:
+        request(server.url, BODY, JSON | {"x-request-id": "`port`"})  # not the name of an argument
+        server.stop()
+        assert json.loads(server.process.stderr.readline())["request_id"] == "`port`"
+
+
 def test_head_requests_and_the_list_of_models(server):
     assert request(f"{server.url}/health", method="HEAD")[::2] == (200, b"")
     assert request(f"{server.url}/ready", method="HEAD")[0] == 200
@@ -127,16 +135,16 @@ def test_the_page_of_the_api_loads_nothing_from_other_servers(server, browser):
     content = get(f"{server.url}/docs")[1]
     assert "//" not in content.replace("</", "") or "http" not in content
     browser.get(f"{server.url}/docs")
-    browser.execute_async_script("setTimeout(arguments[0], 700)")
-    routes = browser.find_elements("css selector", "#routes > details")
+    wait = WebDriverWait(browser, 30)
+    routes = wait.until(lambda page: page.find_elements("css selector", "#routes > details"))
     by_name = {" ".join(route.text.split()[:2]): route for route in routes}
     assert {"POST /", "GET /info", "POST /v2/models/{model}/infer"} <= set(by_name)
     route = by_name["POST /"]
     route.find_element("css selector", "summary").click()
     route.find_element("css selector", "button").click()
-    browser.execute_async_script("setTimeout(arguments[0], 700)")
-    output = [element.text for element in route.find_elements("css selector", "pre")][-1]
-    assert output.startswith("200") and '"label"' in output
+    output = route.find_elements("css selector", "pre")[-1]
+    wait.until(lambda page: output.text)
+    assert output.text.startswith("200") and '"label"' in output.text
     assert browser.get_log("browser") == []
 
 

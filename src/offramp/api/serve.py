@@ -17,6 +17,7 @@ from offramp.errors import BadValue
 if TYPE_CHECKING:
     from offramp.serving.audit_state import AuditStateFile
     from offramp.serving.served import ServedModel
+    from offramp.serving.tracing import RequestTracer
 
 __all__ = ["serve"]
 
@@ -49,6 +50,7 @@ def serve(
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     log_requests: bool = False,
+    otel: bool = False,
     backend: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -85,6 +87,7 @@ def serve(
         tls_cert: file with the TLS certificate (chain), to serve HTTPS.
         tls_key: file with its private key, if it is not in the same file.
         log_requests: log a JSON line per request: time, ids, route, status, latency, exit layers; never texts.
+        otel: export a span per request with OpenTelemetry; the environment variables OTEL_… configure it.
         backend: runtime for inference: "torch", or one that the model was exported for; None for the one that it was
             adapted for, else "torch".
         device: "cpu", "cuda", "mps", …; None for an accelerator if available.
@@ -102,6 +105,8 @@ def serve(
     from offramp.extras import require
 
     require("serve", "Serving")
+    if otel:
+        require("otel", "`otel=True`")
     from offramp.core.machine import usable_threads
     from offramp.runtimes.loading import adapted_for, load
     from offramp.runtimes.torch import TorchStepper
@@ -138,6 +143,7 @@ def serve(
         hosts or None,
         tuple(cors_origins),
         log_requests,
+        _make_tracer() if otel else None,
     )
     http = HttpOptions(
         ConnectionLimits(max_connections, body_seconds=options.limits.seconds),
@@ -184,6 +190,12 @@ def serve(
             ends = ", ".join(f"{counts[name]} {name}" for name in ("accepted", "answered", "disconnected", "failed"))
             logger.warning("Shut down. Requests: %s.", ends)
         return counts["accepted"], counts["answered"]
+
+
+def _make_tracer() -> RequestTracer:
+    from offramp.serving.tracing import RequestTracer
+
+    return RequestTracer()
 
 
 def _start_audit(served: ServedModel, state_file: AuditStateFile | None, model: str, option: str) -> None:

@@ -95,13 +95,14 @@ class ConsoleHandler(logging.Handler):
         from offramp.core.progress import last_output
 
         last_output.seconds = time.monotonic()
-        message = as_options(record.getMessage(), self.flags)
-        is_progress = record.name == "offramp.progress"
-        if record.levelno < logging.WARNING and not self.is_server and not is_progress:
+        is_info, is_progress = record.levelno < logging.WARNING, record.name == "offramp.progress"
+        is_request = is_info and self.is_server  # a line of JSON
+        message = record.getMessage() if is_request else as_options(record.getMessage(), self.flags)
+        if is_info and not self.is_server and not is_progress:
             streams.echo(message)
             return
         with suppress(OSError):
-            print(message if is_progress else f"offramp: {message}", file=sys.stderr, flush=True)
+            print(message if is_progress or is_request else f"offramp: {message}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -129,6 +129,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="log a JSON line per request: time, ids, route, status, latency, exit layers; never texts",
     )
+    parser.add_argument(
+        "--otel",
+        action="store_true",
+        help="export a span per request with OpenTelemetry; the environment variables OTEL_… configure it",
+    )
     arguments.add_inference(parser)
 
 

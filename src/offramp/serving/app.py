@@ -48,8 +48,12 @@ def make_app(served: ServedModel, options: ServerOptions, metrics: Metrics) -> F
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         served.start()
+        if options.tracer is not None:
+            options.tracer.start_export()
         yield
         await asyncio.get_running_loop().run_in_executor(None, served.stop)
+        if options.tracer is not None:
+            await asyncio.get_running_loop().run_in_executor(None, options.tracer.stop_export)
 
     error_responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in ERROR_STATUSES}
     app = FastAPI(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fastapi import Response
@@ -18,6 +19,9 @@ from offramp.serving.errors import error_response, queue_full_response
 from offramp.serving.metrics import Metrics
 from offramp.serving.request_log import REQUEST_ID_HEADER, RequestRecord
 from offramp.serving.served import ServedModel
+
+if TYPE_CHECKING:
+    from offramp.serving.tracing import RequestTracer
 
 __all__ = ["Guard", "ServerOptions"]
 
@@ -41,6 +45,7 @@ class ServerOptions:
     allowed_hosts: frozenset[str] | None = None  # host names in URLs of this server; None: any
     cors_origins: tuple[str, ...] = ()  # origins whose pages may send requests
     log_requests: bool = False
+    tracer: RequestTracer | None = None
 
 
 class Guard:
@@ -56,6 +61,8 @@ class Guard:
             return
         headers, status = Headers(scope=scope), [0]
         record = scope.setdefault("state", {})["record"] = RequestRecord.of(headers)
+        method, is_reported, tracer = scope["method"], scope["path"] not in PROBES, self.options.tracer
+        span = tracer.start(method, headers, record) if tracer is not None and is_reported else None
 
         async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,8 +83,10 @@ class Guard:
                 await response(scope, receive, send_recorded)
         route = getattr(scope.get("route"), "path", "refused" if rejection is not None else "other")
         self.metrics.responses.labels(route, str(status[0])).inc()
-        if self.options.log_requests and scope["path"] not in PROBES:
-            logger.info("%s", record.to_json(scope["method"], route, status[0]))
+        if self.options.log_requests and is_reported:
+            logger.info("%s", record.to_json(method, route, status[0]))
+        if tracer is not None and span is not None:
+            tracer.end(span, method, route if "route" in scope else None, status[0], record)
 
     def _rejection(self, headers: Headers, scope: Scope) -> Response | None:
         """Return the error response for a request that is not allowed, or None."""
