@@ -106,10 +106,19 @@ class ExitSpec:
                     f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between {minimum} and "
                     f"{MAX_QUERIES:,}, got {count!r:.60}."
                 )
+        if self.convolution and self.head != "attention":
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with a convolution; only attention heads "
+                "support one."
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the exit as a config entry; `queries`, `width` and `convolution` only for attention heads."""
-        unused = () if self.head == "attention" else ("queries", "width", "convolution")
+        """Return the exit as a config entry; `queries` and `width` only for attention heads.
+
+        Without a convolution the entry has no such key, so that fingerprints of older models stay the same.
+        """
+        unused = set() if self.head == "attention" else {"queries", "width"}
+        unused |= set() if self.convolution else {"convolution"}
         return {name: value for name, value in asdict(self).items() if name not in unused}
 
     @classmethod
