@@ -253,7 +253,7 @@ def _build_config(
     heads, pooling = _resolve_heads(family, backbone, exit_options)
     specs = _build_specs(layers, heads, pooling, exit_options)
     if keeps_head:
-        specs[-1] = replace(specs[-1], head="family", pooling=_original_head(family, backbone, exit_options).pooling)
+        specs[-1] = ExitSpec(layers[-1], "family", _original_head(family, backbone, exit_options).pooling)
     labels = head_labels if exit_options.labels is None else exit_options.labels
     labels = exit_options.fixed_labels or labels
     num_labels = exit_options.num_labels
