@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from adapt_results import CASES, RESULTS
+from head_convolution import RESULTS as CONVOLUTION_RESULTS
 from saved_results import guarantee_of
 
 TITLES = {
@@ -41,6 +42,20 @@ setting, because a model whose encoder was trained further differs from the orig
 at full depth."""
 
 
+EARLIER = """\
+These runs are older than the current defaults of `adapt`: they had exits on the layers only (`--exits all`), heads
+without convolutions (`--convolution 0`), and fewer epochs."""
+CURRENT_SINCE = "2026-11-18"  # of the defaults
+CONVOLUTIONS = """\
+### Convolutions in exit heads
+
+`benchmarks/head_convolution.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. Fraction of {fresh:,} fresh
+texts on which a head predicts what the full model predicts, in percent, by layer; 0 is the embeddings. Attention heads
+are trained on {train:,} other texts of SST-2, as in `adapt`. Means over {seeds} seeds of the heads; in parentheses the
+lowest and the highest value. Model: {title}. *channels*: of the convolution; `adapt` has one on layers 0 to 2. This is
+one model and one task: the effect may differ for others."""
+
+
 def read() -> list[dict[str, Any]]:
     """Return the finished cases, in the order of the script."""
     files = [RESULTS / f"{case.name}.json" for case in CASES]
@@ -55,6 +70,7 @@ def section() -> list[str]:
         return [*lines, "Not run yet (`benchmarks/adapt_results.py`).", ""]
     first = records[0]
     lines += [SETTING.format(**first, s="s" if first["threads"] > 1 else ""), ""]
+    lines += [EARLIER, ""] if first["date"] < CURRENT_SINCE else []
     missing = [case.name for case in CASES if not (RESULTS / f"{case.name}.json").is_file()]
     lines += [f"Not run yet: {', '.join(missing)}.", ""] if missing else []
     head = ["", "rows, texts", "minutes", "guarantee", "exits", "unused rows: changed", "fewer layers", "measured"]
@@ -73,7 +89,27 @@ def section() -> list[str]:
         ]
         lines += [_recipe_row(recipe, result) for recipe, result in labelled.items()]
         lines.append("")
-    return lines
+    return [*lines, *_convolutions()]
+
+
+def _convolutions() -> list[str]:
+    """Return the table of heads with and without a convolution."""
+    if not CONVOLUTION_RESULTS.is_file():
+        return []
+    record = json.loads(CONVOLUTION_RESULTS.read_text())
+    text = CONVOLUTIONS.format(**record, s="s" if record["threads"] > 1 else "")
+    head = ["epochs", "channels", *(f"layer {layer}" for layer in record["layers"]), "seconds"]
+    lines = [text, "", f"| {' | '.join(head)} |", "|---:" * len(head) + "|"]
+    settings = dict.fromkeys((run["epochs"], run["channels"]) for run in record["runs"])
+    for epochs, channels in settings:
+        runs = [run for run in record["runs"] if (run["epochs"], run["channels"]) == (epochs, channels)]
+        cells = [f"{epochs:g}", str(channels or "none")]
+        for fractions in zip(*(run["agreement"] for run in runs), strict=True):
+            mean = 100 * sum(fractions) / len(fractions)
+            cells.append(f"{mean:.1f} ({100 * min(fractions):.1f}–{100 * max(fractions):.1f})")
+        seconds = sum(run["seconds"] for run in runs) / len(runs)
+        lines.append(f"| {' | '.join([*cells, f'{seconds:.0f}'])} |")
+    return [*lines, ""]
 
 
 def summary() -> str:

@@ -44,9 +44,8 @@ def moderation(tmp_path_factory):
 def adapt(moderation, output, *options):
     file = output.parent / "texts.txt"
     file.write_text("".join(f"{text}\n" for text in texts(TEXTS, 2)))
-    return main(
-        [str(part) for part in ("adapt", moderation, file, "--exits", "1,4", "--epochs", 3, "-o", output, *options)]
-    )
+    exits = ("--exits", "1,4", "--convolution", 0, "--epochs", 3)
+    return main([str(part) for part in ("adapt", moderation, file, *exits, "-o", output, *options)])
 
 
 def lost(folder) -> tuple[float, int, float]:

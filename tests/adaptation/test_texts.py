@@ -14,7 +14,7 @@ from offramp.calibration.ledger import LEDGER, TestRecord, read_tests
 from offramp.calibration.risks import Guarantee
 from offramp.data.hashes import hash_texts
 from offramp.errors import BadInput
-from tests.adaptation.test_adapt import EASY, adapts, classifier, random_texts
+from tests.adaptation.test_adapt import EASY, PLAIN, adapts, classifier, random_texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,7 +104,7 @@ def test_near_copies_are_reported_unless_groups_are_named(caplog):
 def test_a_refused_run_is_recorded_and_the_next_one_takes_other_texts(tmp_path, capsys, caplog):
     """The first run has too few groups for a limit per class, so its test fails."""
     original, file = classifier("bert", tmp_path / "original", 2), grouped_file(tmp_path / "texts.csv")
-    groups = ["--group-column", "customer"]
+    groups = [*PLAIN, "--group-column", "customer"]
     out = adapts(capsys, original, file, *EASY, *groups, "-o", tmp_path / "fast", code=1)
     assert "270 tested texts are recorded in" in out and not (tmp_path / "fast").exists()
     (first,) = read_tests(tmp_path / f"fast.{LEDGER}")

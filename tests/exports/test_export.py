@@ -339,7 +339,7 @@ def change_temperature(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--exits", "9", "--overwrite"], "must be layers from 1 to 4, got 9"),
+        (["--exits", "9", "--overwrite"], "must be layers from 0 to 4, got 9"),
         (["--backend", "openvino", "--int8", "token"], "Use --int8 static or --int8 none"),
         (["--one-file", "--exits", "2"], "need a new export"),
         (["--threads", "0"], "threads must be between 1 and 4,096, got 0"),

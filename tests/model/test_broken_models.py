@@ -47,7 +47,7 @@ def test_weights_of_another_shape_are_reported(copied, texts, capsys):
         ({"policy": {"name": "entropy", "threshold": "x"}}, "must be a number"),
         ({"policy": ["x"]}, "is not a policy"),
         ({"problem_type": "multilabel"}, "Unknown problem type 'multilabel'. Available: multi_label_classification"),
-        ({"exits": [{"layer": 9}]}, "`exits` must be layers from 1 to 4, got 9"),
+        ({"exits": [{"layer": 9}]}, "`exits` must be layers from 0 to 4, got 9"),
         ({"exits": [{"layer": 4, "head": "strange"}]}, "Unknown head"),
         ({"exits": 3}, "config.json: `exits` must be a non-empty list, got 3"),
         ({"backbone": {"model_type": "gpt2"}}, "Unknown backbone family 'gpt2'"),

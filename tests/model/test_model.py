@@ -241,14 +241,14 @@ def test_an_encoder_with_missing_weights_raises(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"exits": [1, 9]}, "must be layers from 1 to 4, got 1, 9"),
-        ({"exits": [-1, 4]}, "must be layers from 1 to 4, got -1, 4"),
+        ({"exits": [1, 9]}, "must be layers from 0 to 4, got 1, 9"),
+        ({"exits": [-1, 4]}, "must be layers from 0 to 4, got -1, 4"),
         ({"exits": [2, 1, 4]}, "ascending order"),
         ({"exits": []}, "empty"),
-        ({"exits": "some"}, "must be 'all' or a list"),
+        ({"exits": "some"}, "must be 'auto', 'all' or a list of layers from 0 to 4"),
         ({"exits": ["1", 4]}, "must be integers"),
         ({"num_layers": 7}, "must be between 1 and 4"),
-        ({"exits": 4}, "must be 'all' or a list"),
+        ({"exits": 4}, "must be 'auto', 'all' or a list of layers from 0 to 4"),
         ({"num_labels": 0}, "at least one label"),
         ({"labels": []}, "at least one label"),
         ({"policy": "learned:0.1"}, "LTE"),

@@ -207,7 +207,7 @@ def mistakes(tmp_path, glue):
         ([*task, "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         ([*task, "--learning-rate", "-1"], "--learning-rate must be greater than 0, got -1.0"),
         ([*task, "--calibration-split", "1"], "--calibration-split must be at least 0 and below 1, got 1.0"),
-        ([*task, "--exits", "3,9"], "must be layers from 1 to 4, got 3, 9"),
+        ([*task, "--exits", "3,9"], "must be layers from 0 to 4, got 3, 9"),
         (
             [*task, "--early-stopping", "2", "--select", "none"],
             "--early-stopping needs a selection score",

@@ -125,10 +125,11 @@ def adapt(
     threads: int | None = None,
     device: str | None = None,
     policy: str = "auto",
-    exits: str | Sequence[int] = "all",
+    exits: str | Sequence[int] = "auto",
     heads: str = "attention",
     queries: int = 4,
     query_width: int = 64,
+    convolution: int | None = None,
     epochs: float | None = None,
     minutes: float | None = None,
     seed: int = 42,
@@ -160,10 +161,12 @@ def adapt(
         threads: number of CPU threads; None for torch's choice.
         device: with torch, the device to adapt for: "cpu", "cuda", "mps", …; None for an accelerator if available.
         policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
-        exits: layers that may get an exit: "all" or a list.
+        exits: layers that may get an exit: "auto" (the embeddings, 0, and all layers), "all" (all layers) or a list.
         heads: exit heads: "attention", "linear" or "pooler".
         queries: learned queries per attention head.
         query_width: width of a query.
+        convolution: channels of a convolution over neighbouring tokens in attention heads on layers 0 to 2; 0 for none,
+            None for 64.
         epochs: training epochs; None for 3 to 10, depending on the number of texts.
         minutes: maximum training time in minutes.
         seed: random seed.
@@ -208,9 +211,14 @@ def adapt(
     from offramp.calibration.tuning.choosing import TuneOptions
     from offramp.data.input_data import check_exists, is_table, resolve_input
     from offramp.model.attach import ExitOptions
+    from offramp.model.config import CONVOLUTION, MAX_QUERIES
     from offramp.runtimes import RUNTIMES
     from offramp.training.imitation.heads import ImitationOptions
 
+    if convolution is None:
+        convolution = CONVOLUTION if heads == "attention" else 0
+    if not 0 <= convolution <= MAX_QUERIES:
+        raise BadValue(f"`convolution` must be between 0 and {MAX_QUERIES:,}, got {convolution}.")
     check_counts(batch=batch, queries=queries, query_width=query_width, max_length=max_length, threads=threads)
     for name, value in (("epochs", epochs), ("minutes", minutes)):
         if value is not None and not 0 < value < 1e6:
@@ -230,7 +238,7 @@ def adapt(
     rows = replace(rows, groups=groups)
     options = AdaptOptions(
         str(output),
-        ExitOptions(exits, heads, queries=queries, query_width=query_width),
+        ExitOptions(exits, heads, queries=queries, query_width=query_width, convolution=convolution),
         ImitationOptions(epochs, minutes, seed=seed),
         TuneOptions(backend, policy, batch, threads),
         int8,

@@ -233,7 +233,7 @@ def _speedup(depth: int, mean_layers: float) -> float | None:
 
 def describe_speedup(speedup: float | None) -> str:
     """Return the layers saved as text, such as "1.52 × fewer layers"."""
-    return "no layers" if speedup is None else f"{speedup:.2f} × fewer layers"
+    return "all exits before the first layer" if speedup is None else f"{speedup:.2f} × fewer layers"
 
 
 def choose_for_speedup(

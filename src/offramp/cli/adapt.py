@@ -74,9 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exits.add_argument(
         "--exits",
         type=arguments.layers,
-        default="all",
+        default="auto",
         metavar="LAYERS",
-        help="layers that may get an exit: all, or for example 2,4,6 (default: all)",
+        help="layers that may get an exit: auto (the embeddings, 0, and all layers), all (all layers), or for example "
+        "0,2,4 (default: auto)",
     )
     exits.add_argument(
         "--heads", default="attention", metavar="H", help="exit heads: attention, linear or pooler (default: attention)"
@@ -94,6 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=64,
         metavar="N",
         help="with --heads attention: dimension of a query (default: 64)",
+    )
+    exits.add_argument(
+        "--convolution",
+        type=int,
+        metavar="N",
+        help="with --heads attention: channels of a convolution over neighbouring tokens, on layers 0 to 2; 0 for none "
+        "(default: 64)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(

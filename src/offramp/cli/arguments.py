@@ -99,5 +99,5 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def layers(text: str) -> str | list[int]:
-    """Parse layer numbers separated by commas, or the word `all`."""
-    return text if text == "all" else [int(layer) for layer in text.split(",")]
+    """Parse layer numbers separated by commas, or one of the words `all` and `auto`."""
+    return text if text in ("all", "auto") else [int(layer) for layer in text.split(",")]

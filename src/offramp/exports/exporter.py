@@ -81,7 +81,7 @@ class Exporter:
     def points(self) -> tuple[ExitPoint, ...]:
         """The exits to export, numbered as in the model."""
         points = {point.layer: point for point in self.model.exits.points}
-        if isinstance(self.options.exits, str):
+        if isinstance(self.options.exits, str) and self.options.exits in ("all", "auto"):
             return tuple(points.values())
         layers = exit_layers(self.options.exits, self.model.config.num_layers)
         if missing := [layer for layer in layers if layer not in points]:

@@ -114,22 +114,30 @@ class GraphBody:
 
     def inline(self, graph: Any, inputs: dict[str, str]) -> dict[str, str]:
         """Add all nodes of a graph; `inputs` maps its input names to names here; return the same for its outputs."""
-        names = dict(inputs)
+        copied = onnx.GraphProto()
+        copied.CopyFrom(graph)
+        names = self._rename(copied, inputs)
+        self.constants.extend(copied.initializer)
+        self.nodes.extend(copied.node)
+        return {output.name: names[output.name] for output in graph.output}
+
+    def _rename(self, graph: Any, outer: dict[str, str]) -> dict[str, str]:
+        """Rename everything in a graph, and in those nested in it (as DeBERTa's have), which also read outer names."""
+        names = dict(outer)
         for constant in graph.initializer:
             names[constant.name] = f"{self.prefix}{constant.name}"
-            copied = onnx.TensorProto()
-            copied.CopyFrom(constant)
-            copied.name = names[constant.name]
-            self.constants.append(copied)
+            constant.name = names[constant.name]
         for node in graph.node:
-            copied = onnx.NodeProto()
-            copied.CopyFrom(node)
+            node.input[:] = [names[name] if name else "" for name in node.input]
+            for attribute in node.attribute:
+                for nested in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                    inside = self._rename(nested, names)
+                    for output in nested.output:
+                        output.name = inside[output.name]
             names |= {name: f"{self.prefix}{name}" for name in node.output if name}
-            copied.input[:] = [names[name] if name else "" for name in node.input]
-            copied.output[:] = [names[name] if name else "" for name in node.output]
-            copied.name = f"{self.prefix}{node.name}" if node.name else ""
-            self.nodes.append(copied)
-        return {output.name: names[output.name] for output in graph.output}
+            node.output[:] = [names[name] if name else "" for name in node.output]
+            node.name = f"{self.prefix}{node.name}" if node.name else ""
+        return names
 
 
 def compose(

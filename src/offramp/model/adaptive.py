@@ -116,6 +116,7 @@ class AdaptiveModel(PreTrainedModel):
         fresh_head: bool = False,
         queries: int = QUERIES,
         query_width: int = QUERY_WIDTH,
+        convolution: int = 0,
         **options: Any,
     ) -> AdaptiveModel:
         """Add exits to a pre-trained encoder or a fine-tuned classifier.
@@ -124,7 +125,8 @@ class AdaptiveModel(PreTrainedModel):
 
         Args:
             checkpoint: A folder, or a model's name on the Hub.
-            exits: "all", or a list of layers, counted from 1. The last layer always has an exit.
+            exits: "all", or a list of layers, counted from 1; 0 reads the embeddings, before any layer, and "auto" is
+                0 and all layers. The last layer always has an exit.
             heads: linear, pooler, shared, family or attention (default: "auto").
             pooling: first or mean (default: "auto", which depends on the heads).
             num_labels: Number of labels, if they have no names.
@@ -136,6 +138,7 @@ class AdaptiveModel(PreTrainedModel):
             fresh_head: Replace a classifier's own head with a new one, for example for other labels.
             queries: Number of queries of attention heads.
             query_width: Size of each query's output.
+            convolution: Channels of a convolution over neighbouring tokens, for attention heads on layers 0 to 2.
             options: Passed to `from_pretrained` of transformers, such as `revision` and `dtype`.
         """
         exit_options = ExitOptions(
@@ -151,6 +154,7 @@ class AdaptiveModel(PreTrainedModel):
             fresh_head,
             queries,
             query_width,
+            convolution,
         )
         options = _with_dtype(options)
         attached = attach(str(checkpoint), exit_options, **options)

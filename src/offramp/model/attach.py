@@ -20,6 +20,7 @@ from offramp.encoders import Family, HeadModules
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.load_errors import loading
 from offramp.model.config import (
+    CONVOLUTION_LAYERS,
     HEADS,
     POOLINGS,
     QUERIES,
@@ -53,6 +54,7 @@ class ExitOptions:
     fresh_head: bool = False  # replace a classifier's own head
     queries: int = QUERIES  # for attention heads
     query_width: int = QUERY_WIDTH
+    convolution: int = 0  # channels, for attention heads on layers 0 to 2
 
     @property
     def per_token(self) -> bool:
@@ -251,7 +253,7 @@ def _build_config(
     heads, pooling = _resolve_heads(family, backbone, exit_options)
     specs = _build_specs(layers, heads, pooling, exit_options)
     if keeps_head:
-        specs[-1] = replace(specs[-1], head="family", pooling=_original_head(family, backbone, exit_options).pooling)
+        specs[-1] = ExitSpec(layers[-1], "family", _original_head(family, backbone, exit_options).pooling)
     labels = head_labels if exit_options.labels is None else exit_options.labels
     labels = exit_options.fixed_labels or labels
     num_labels = exit_options.num_labels
@@ -274,8 +276,13 @@ def _build_config(
 
 
 def _build_specs(layers: Sequence[int], heads: str, pooling: str, exit_options: ExitOptions) -> list[ExitSpec]:
-    query_options = (exit_options.queries, exit_options.query_width) if heads == "attention" else ()
-    return [ExitSpec(layer, heads, pooling, 1.0, *query_options) for layer in layers]
+    if heads != "attention":
+        return [ExitSpec(layer, heads, pooling) for layer in layers]
+    queries, width, channels = exit_options.queries, exit_options.query_width, exit_options.convolution
+    return [
+        ExitSpec(layer, heads, pooling, 1.0, queries, width, channels if layer <= CONVOLUTION_LAYERS else 0)
+        for layer in layers
+    ]
 
 
 def _resolve_heads(family: Family, backbone: PreTrainedConfig, exit_options: ExitOptions) -> tuple[str, str]:
@@ -293,6 +300,8 @@ def _resolve_heads(family: Family, backbone: PreTrainedConfig, exit_options: Exi
         pooling = "tokens" if exit_options.per_token else pooling
     if heads != "attention" and (exit_options.queries, exit_options.query_width) != (QUERIES, QUERY_WIDTH):
         raise BadValue(f"Only attention heads have queries, and the heads are {heads}. Set `heads='attention'`.")
+    if heads != "attention" and exit_options.convolution:
+        raise BadValue(f"Only attention heads have a convolution, and the heads are {heads}. Set `convolution=0`.")
     if heads == "attention" and exit_options.per_token:
         raise BadValue("Attention heads do not support an output per token. Set `heads='linear'`.")
     if (pooling == "queries") is not (heads == "attention"):

@@ -65,6 +65,7 @@ POOLINGS = {
     "tokens": "every token, for per-token answer types",
 }
 QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
+CONVOLUTION, CONVOLUTION_LAYERS = 64, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
 MAX_QUERIES = 4096
 
 
@@ -81,6 +82,7 @@ class ExitSpec:
     temperature: float = 1.0
     queries: int = QUERIES  # for attention heads
     width: int = QUERY_WIDTH  # output size of each query
+    convolution: int = 0  # channels of a convolution in front of the queries; 0: none
 
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or not 0 < self.temperature <= MAX_TEMPERATURE:
@@ -97,21 +99,27 @@ class ExitSpec:
                 f"The exit on layer {self.layer!s:.20} has head {self.head!r} with pooling {self.pooling!r}; head "
                 "'attention' needs pooling 'queries', and other heads do not support it."
             )
-        for name in ("queries", "width"):
+        for name, minimum in (("queries", 1), ("width", 1), ("convolution", 0)):
             count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_QUERIES:
+            if isinstance(count, bool) or not isinstance(count, int) or not minimum <= count <= MAX_QUERIES:
                 raise BadModel(
-                    f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between 1 and "
+                    f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between {minimum} and "
                     f"{MAX_QUERIES:,}, got {count!r:.60}."
                 )
+        if self.convolution and self.head != "attention":
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with a convolution; only attention heads "
+                "support one."
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the exit as a config entry; `queries` and `width` only for attention heads."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if self.head == "attention" or name not in ("queries", "width")
-        }
+        """Return the exit as a config entry; `queries` and `width` only for attention heads.
+
+        Without a convolution the entry has no such key, so that fingerprints of older models stay the same.
+        """
+        unused = set() if self.head == "attention" else {"queries", "width"}
+        unused |= set() if self.convolution else {"convolution"}
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
     @classmethod
     def from_config(cls, saved: Any) -> ExitSpec:
@@ -337,14 +345,14 @@ class AdaptiveConfig(PreTrainedConfig):
 
 
 def exit_layers(exits: str | Iterable[int], depth: int) -> tuple[int, ...]:
-    """Return the layers of the exits: of "all", or of a list, to which the last layer is added.
+    """Return the layers of the exits: of "all", of "auto", or of a list, to which the last layer is added.
 
-    A list may start with 0, an exit on the embeddings; "all" does not include it.
+    A list may start with 0, an exit on the embeddings. "auto" includes it, "all" does not.
     """
-    if isinstance(exits, str) and exits == "all":
-        return tuple(range(1, depth + 1))
+    if isinstance(exits, str) and exits in ("all", "auto"):
+        return tuple(range(0 if exits == "auto" else 1, depth + 1))
     if isinstance(exits, str) or not isinstance(exits, Iterable):
-        raise BadValue(f"`exits` must be 'all' or a list of layers from 1 to {depth}, got {exits!r}.")
+        raise BadValue(f"`exits` must be 'auto', 'all' or a list of layers from 0 to {depth}, got {exits!r}.")
     layers = list(exits)
     _check_layers(layers, depth)
     layers = [int(layer) for layer in layers]
@@ -354,11 +362,11 @@ def exit_layers(exits: str | Iterable[int], depth: int) -> tuple[int, ...]:
 def _check_layers(layers: Sequence[Any], depth: int) -> None:
     listed = ", ".join(str(layer) for layer in layers)
     if not layers:
-        raise BadValue(f"`exits` is empty. Use 'all' or a list of layers from 1 to {depth}.")
+        raise BadValue(f"`exits` is empty. Use 'auto', 'all' or a list of layers from 0 to {depth}.")
     if any(isinstance(layer, bool) or not isinstance(layer, numbers.Integral) for layer in layers):
-        raise BadValue(f"`exits` must be integers from 1 to {depth}, got {listed}.")
+        raise BadValue(f"`exits` must be integers from 0 to {depth}, got {listed}.")
     if any(not 0 <= layer <= depth for layer in layers):
-        raise BadValue(f"`exits` must be layers from 1 to {depth}, got {listed}.")
+        raise BadValue(f"`exits` must be layers from 0 to {depth}, got {listed}.")
     if sorted(set(layers)) != list(layers):
         raise BadValue(f"`exits` must be in ascending order without duplicates, got {listed}.")
 

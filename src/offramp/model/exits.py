@@ -17,19 +17,43 @@ __all__ = ["Exits", "Head"]
 NORM_EPS = 1e-5  # eps of the LayerNorm before the queries
 
 
-class Queries(nn.Module):
-    """Attention pooling: learned queries, each with a softmax over the real tokens.
+class Convolution(nn.Module):
+    """A narrow convolution over each token and its two neighbours; tokens beyond the ends of a text count as zeros.
 
-    Its cost is 1–2 % of a transformer layer.
+    It gives early layers, whose tokens have seen little of each other, some context. Written as a linear layer on
+    shifted copies, so that int8 exports quantize it like all other linear layers.
     """
 
-    def __init__(self, size: int, queries: int, width: int):
+    def __init__(self, size: int, width: int):
         super().__init__()
-        self.scores = nn.Linear(size, queries)
-        self.values = nn.Linear(size, width)
+        self.reduce = nn.Linear(size, width)
+        self.mix = nn.Linear(3 * width, width)
+
+    def forward(self, hidden: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the tokens in context, (rows, tokens, width)."""
+        reduced = self.reduce(hidden)
+        if weights is not None:  # padding must not differ from the end of a text
+            reduced = reduced * (weights > 0).to(reduced.dtype).transpose(1, 2)
+        padded = nn.functional.pad(reduced, (0, 0, 1, 1))
+        return nn.functional.gelu(self.mix(torch.cat([padded[:, :-2], reduced, padded[:, 2:]], dim=-1)))
+
+
+class Queries(nn.Module):
+    """Attention pooling: learned queries, each with a softmax over the real tokens, optionally after a convolution.
+
+    Its cost is 1–2 % of a transformer layer, and 2–4 % with a convolution of 64 channels.
+    """
+
+    def __init__(self, size: int, queries: int, width: int, convolution: int = 0):
+        super().__init__()
+        self.convolution = Convolution(size, convolution) if convolution else None
+        self.scores = nn.Linear(convolution or size, queries)
+        self.values = nn.Linear(convolution or size, width)
 
     def forward(self, hidden: Tensor, weights: Tensor | None) -> Tensor:
         """Return the concatenated results of the queries, (rows, queries × width)."""
+        if self.convolution is not None:
+            hidden = self.convolution(hidden, weights)
         scores = self.scores(hidden).transpose(1, 2)  # (rows, queries, tokens)
         if weights is not None:
             scores = scores.masked_fill(weights <= 0, torch.finfo(scores.dtype).min)
@@ -53,7 +77,7 @@ class Head(nn.Module):
         self.activation = ACT2FN[head_spec.activation]
         self.dense_norm = _norm(size, head_spec.dense_norm_eps, head_spec.norm_bias)
         self.dropout = nn.Dropout(head_spec.dropout)
-        self.reader = Queries(size, spec.queries, spec.width) if spec.pooling == "queries" else None
+        self.reader = Queries(size, spec.queries, spec.width, spec.convolution) if spec.pooling == "queries" else None
         self.classifier = nn.Linear(size if self.reader is None else spec.queries * spec.width, labels)
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 

@@ -159,6 +159,7 @@ def build_model(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel
         fresh_head=settings.fresh_head,
         queries=settings.queries,
         query_width=settings.query_width,
+        convolution=settings.convolution,
     )
 
 
@@ -171,7 +172,8 @@ def _heads(settings: Settings, recipe: Recipe) -> str:
 def _load_offramp_model(settings: Settings, recipe: Recipe, task: Task) -> AdaptiveModel:
     """Load an offramp model with its labels and exits; one with a single exit gets early exits."""
     model: AdaptiveModel = AdaptiveModel.from_pretrained(settings.backbone)
-    defaults = {"exits": "all", "heads": "auto", "pooling": "auto", "num_layers": None, "fresh_head": False}
+    defaults: dict[str, Any] = {"exits": "all", "heads": "auto", "pooling": "auto", "convolution": 0}
+    defaults |= {"num_layers": None, "fresh_head": False}
     if needs_exits := len(model.config.exit_specs) == 1 and not recipe.single_exit:
         defaults = {name: defaults[name] for name in ("num_layers", "fresh_head")}
     for name, default in defaults.items():
@@ -203,6 +205,7 @@ def _add_early_exits(model: AdaptiveModel, settings: Settings, recipe: Recipe) -
         lte=recipe.lte,
         queries=settings.queries,
         query_width=settings.query_width,
+        convolution=settings.convolution,
     )
     attached = add_exits(model.config, model.state_dict(), options)
     new_model = AdaptiveModel(attached.config)

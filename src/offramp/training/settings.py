@@ -20,16 +20,16 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 MINIMUM = dict.fromkeys(("batch_size", "eval_batch_size", "accumulation", "max_length", "train_rows"), 1)
 MINIMUM |= dict.fromkeys(("queries", "query_width"), 1)
 MINIMUM |= dict.fromkeys(("eval_every", "save_every", "log_every", "early_stopping"), 1)
-MINIMUM |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed"), 0)
+MINIMUM |= dict.fromkeys(("weight_decay", "warmup", "max_grad_norm", "seed", "convolution"), 0)
 POSITIVE = ("learning_rate", "head_learning_rate", "adam_epsilon")
-MAXIMUM = {"seed": 2**32 - 1, "queries": 4096, "query_width": 4096}  # limits of NumPy and of the model config
+MAXIMUM = {"seed": 2**32 - 1} | dict.fromkeys(("queries", "query_width", "convolution"), 4096)
 DEFAULT_MAXIMUM = 10**12  # of every other count
-# options that take a single value or a list: element types, the word that is also accepted, description for errors
-LIST_OPTIONS: dict[str, tuple[tuple[type, ...], str | None, str]] = {
-    "exits": ((Integral,), "all", "'all' or a list of layers"),
-    "epochs": ((Real,), None, "a number, or a list with one number per stage"),
-    "class_weights": ((Real,), "balanced", "'balanced' or a list with one number per class"),
-    "seeds": ((Integral,), None, "a list of whole numbers"),
+# options that take a single value or a list: element types, words that are also accepted, description for errors
+LIST_OPTIONS: dict[str, tuple[tuple[type, ...], tuple[str, ...], str]] = {
+    "exits": ((Integral,), ("all", "auto"), "'auto', 'all' or a list of layers"),
+    "epochs": ((Real,), (), "a number, or a list with one number per stage"),
+    "class_weights": ((Real,), ("balanced",), "'balanced' or a list with one number per class"),
+    "seeds": ((Integral,), (), "a list of whole numbers"),
 }
 
 
@@ -66,7 +66,12 @@ class Settings:
         None, "data", "maximum tokens per text; longer texts are truncated (default: the model's or the recipe's)"
     )
 
-    exits: Any = option("all", "model", "layers with an exit: all, or a list such as 2,4,6", metavar="LAYERS")
+    exits: Any = option(
+        "all",
+        "model",
+        "layers with an exit: all, auto (the embeddings, 0, and all layers), or a list such as 0,2,4",
+        metavar="LAYERS",
+    )
     heads: str = option(
         "auto",
         "model",
@@ -75,6 +80,9 @@ class Settings:
     )
     queries: int = option(4, "model", "with --heads attention: learned queries per exit head")
     query_width: int = option(64, "model", "with --heads attention: dimension of a query")
+    convolution: int = option(
+        0, "model", "with --heads attention: channels of a convolution over neighbouring tokens, on layers 0 to 2"
+    )
     pooling: str = option("auto", "model", "pooling of the exit heads: auto, first (as published) or mean")
     num_layers: int | None = option(None, "model", "use only the first K layers (default: all)", metavar="K")
     fresh_head: bool = option(False, "model", "replace a fine-tuned classifier's own head with a new one")
@@ -179,10 +187,10 @@ def _validate(setting: Field[Any], value: Any) -> Any:
     return converted
 
 
-def _is_value_or_list(value: Any, types: tuple[type, ...], word: str | None, _: str) -> bool:
-    """Whether the value is None, the accepted word, a number of these types, or a non-empty list of such numbers."""
+def _is_value_or_list(value: Any, types: tuple[type, ...], words: tuple[str, ...], _: str) -> bool:
+    """Whether the value is None, an accepted word, a number of these types, or a non-empty list of such numbers."""
     values = value if isinstance(value, list) else [value]
-    if value is None or (word is not None and value == word):
+    if value is None or value in words:
         return True
     are_numbers = all(isinstance(number, types) and not isinstance(number, bool) for number in values)
     return are_numbers and values != [] and all(abs(number) <= DEFAULT_MAXIMUM for number in values)

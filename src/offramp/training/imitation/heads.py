@@ -19,7 +19,7 @@ from offramp.training.imitation.states import States
 
 __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-TARGET_ROWS = 16_000  # training rows over all epochs
+TARGET_ROWS = 64_000  # training rows over all epochs
 MIN_EPOCHS, MAX_EPOCHS = 3, 10
 POOL = 50  # batches whose rows are sorted by length together
 

@@ -26,7 +26,9 @@ def load_with_new_exits(name: str, options: ExitOptions) -> AdaptiveModel:
     config = model.config
     if len(config.exit_specs) == 1:
         if config.num_layers == 1:
-            raise BadModel(f"{name} has only one layer, so it cannot have an early exit.")
+            raise BadValue(
+                f"{name} has only one layer; an early exit can only be on the embeddings: set `exits='auto'`."
+            )
         raise BadValue(f"`exits` contains no early exit; choose layers below {config.num_layers}, the last layer.")
     model.runner()  # raises if the tokenizer is not usable
     return model.eval()
@@ -48,6 +50,7 @@ def _from_classifier(name: str, options: ExitOptions) -> AdaptiveModel:
         heads=options.heads,
         queries=options.queries,
         query_width=options.query_width,
+        convolution=options.convolution,
     )
     _check_answer_type(name, model.config)
     if model.config.exit_specs[-1].head != "family":

@@ -45,7 +45,13 @@ def build_imitation_model(settings: Settings) -> AdaptiveModel:
         raise BadValue("Recipe imitate does not support `pooling=`; remove it.")
     if settings.num_layers is not None or settings.fresh_head:
         raise BadValue("Recipe imitate uses the full model; remove `num_layers=` and `fresh_head=`.")
-    options = ExitOptions(settings.exits, heads, queries=settings.queries, query_width=settings.query_width)
+    options = ExitOptions(
+        settings.exits,
+        heads,
+        queries=settings.queries,
+        query_width=settings.query_width,
+        convolution=settings.convolution,
+    )
     return load_with_new_exits(settings.backbone, options)
 
 
