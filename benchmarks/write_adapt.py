@@ -98,7 +98,7 @@ def _convolutions() -> list[str]:
         return []
     record = json.loads(CONVOLUTION_RESULTS.read_text())
     text = CONVOLUTIONS.format(**record, s="s" if record["threads"] > 1 else "")
-    head = ["epochs", "channels", *(f"layer {layer}" for layer in record["layers"]), "seconds"]
+    head = ["epochs", "channels", *(f"layer {layer}" for layer in record["layers"])]
     lines = [text, "", f"| {' | '.join(head)} |", "|---:" * len(head) + "|"]
     settings = dict.fromkeys((run["epochs"], run["channels"]) for run in record["runs"])
     for epochs, channels in settings:
@@ -107,8 +107,7 @@ def _convolutions() -> list[str]:
         for fractions in zip(*(run["agreement"] for run in runs), strict=True):
             mean = 100 * sum(fractions) / len(fractions)
             cells.append(f"{mean:.1f} ({100 * min(fractions):.1f}–{100 * max(fractions):.1f})")
-        seconds = sum(run["seconds"] for run in runs) / len(runs)
-        lines.append(f"| {' | '.join([*cells, f'{seconds:.0f}'])} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
