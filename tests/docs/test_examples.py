@@ -28,11 +28,11 @@ def run(monkeypatch, script: str, *arguments: str) -> None:
 
 def test_make_my_classifier_faster(tmp_path, monkeypatch, capsys):
     classifier("bert", tmp_path / "my-classifier", 2)
-    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(800)))
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text, _ in rows(1200)))
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "faster_classifier.py", "my-classifier", "texts.txt", "--risk", "0.3")
+    run(monkeypatch, "faster_classifier.py", "my-classifier", "texts.txt", "--risk", "0.2")
     printed = capsys.readouterr().out
-    assert "at most 30 %" in printed and "On 80 new texts" in printed and "layer " in printed
+    assert "at most 20 %" in printed and "On 120 new texts" in printed and "layer " in printed
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
 
 
