@@ -125,8 +125,10 @@ def predict(model: str, texts: list[str], folder: Path) -> list[tuple[str, float
 
 def compare(replies: list[Any], expected: list[tuple[str, float]]) -> dict[str, Any]:
     """Return how many texts have the same label, and the largest difference of scores."""
-    same = sum(label == wanted for (label, _), (wanted, _) in zip(replies, expected, strict=True))
-    difference = max(abs(score - wanted) for (_, score), (_, wanted) in zip(replies, expected, strict=True))
+    same = sum(label == expected_label for (label, _), (expected_label, _) in zip(replies, expected, strict=True))
+    difference = max(
+        abs(score - expected_score) for (_, score), (_, expected_score) in zip(replies, expected, strict=True)
+    )
     return {"texts": len(expected), "same_labels": same, "largest_difference": difference}
 
 

@@ -42,18 +42,18 @@ class ConnectionLimits:
     closing_seconds: float = 5.0  # for requests that are incomplete when the server shuts down
 
 
-def usable_connections(wanted: int) -> int:
-    """Return how many of the wanted connections the limit of open files allows."""
+def usable_connections(maximum: int) -> int:
+    """Return how many connections the limit of open files allows, at most `maximum`."""
     try:
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 64  # noqa: PTH208
     except (ImportError, OSError):  # no such limit on this system
-        return wanted
+        return maximum
     if limit == resource.RLIM_INFINITY:
-        return wanted
-    return min(wanted, max(MIN_CONNECTIONS, limit - used - OTHER_FILES - RESERVED))
+        return maximum
+    return min(maximum, max(MIN_CONNECTIONS, limit - used - OTHER_FILES - RESERVED))
 
 
 def connection_class(limits: ConnectionLimits) -> type[HttpToolsProtocol]:
