@@ -91,8 +91,8 @@ def adapted(guarantee: Guarantee, rare: float = 0.4) -> Callable[[], Run]:
     def prepare() -> Run:
         whole = population(rare, ROWS, seed=2)
         exits = len(whole.points)
-        sizes = np.array([1, 8, 32])
-        costs = Costs(sizes, np.tile(sizes * 1e-3, (exits, 1)), np.full(3, 1e-4), np.full(3, 1e-4))
+        per_call, per_row = np.eye(4)[:2]
+        costs = Costs(np.tile(1e-3 * per_row, (exits, 1)), 1e-4 * per_call, 1e-4 * per_call)
 
         def run(generator: np.random.Generator) -> Outcome:
             search = sample(whole, 500, generator)

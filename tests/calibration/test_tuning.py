@@ -33,9 +33,8 @@ def trace_of(errors: tuple[float, ...], seed: int = 0) -> Trace:
 
 
 def costs(layers: int, segment_overhead: float = 0.0, exit_overhead: float = 0.0) -> Costs:
-    rows = np.array([1, 32])
-    seconds = np.tile(np.array([1.0, 32.0]), (layers, 1))
-    return Costs(rows, seconds, np.full(2, segment_overhead), np.full(2, exit_overhead))
+    per_row, per_call = np.array([0.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0, 0.0])
+    return Costs(np.tile(per_row, (layers, 1)), segment_overhead * per_call, exit_overhead * per_call)
 
 
 def test_the_cheapest_set_within_the_risk_comes_first():

@@ -61,20 +61,18 @@ class TextRowEncoder:
     ) -> tuple[list[list[int]], list[list[int]], int]:
         encoded, shortened = self._tokenize(first, second, number)
         # without special tokens, an empty text has no tokens: use one padding token
-        ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded["input_ids"]]
-        num_truncated = len(shortened | self._overflowing(encoded))
-        return ids, [row or [0] for row in encoded.get("token_type_ids", ids)], num_truncated
+        ids: list[list[int]] = [row or [self.tokenizer.pad_token_id or 0] for row in encoded.ids]
+        num_truncated = len(shortened | encoded.overflowing(self.limit))
+        return ids, [row or [0] for row in encoded.types or ids], num_truncated
 
-    def _tokenize(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[Any, set[int]]:
+    def _tokenize(self, first: list[Any], second: list[Any] | None, number: int) -> tuple[_Tokens, set[int]]:
         """Return the tokens and the rows of very long texts, of which only the required part was tokenized."""
         for max_chars in (CHARS_PER_TOKEN * self.limit, MAX_CHARS_PER_TOKEN * self.limit):
             parts = [texts and [self._shorten(text, max_chars) for text in texts] for texts in (first, second)]
             if parts[1] is not None and self.tokenizer.is_fast:
                 parts = self._cut_pairs(parts[0] or [], parts[1])
             try:
-                encoded = self.tokenizer(
-                    *parts, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
-                )
+                encoded = self._run_tokenizer(parts[0] or [], parts[1])
             except (TypeError, UnicodeEncodeError) as err:
                 raise BadInput(
                     f"Text {number} or one of the next texts cannot be encoded as UTF-8; "
@@ -83,9 +81,35 @@ class TextRowEncoder:
             shortened = {
                 row for texts in (first, second or ()) for row, text in enumerate(texts) if len(text) > max_chars
             }
-            if shortened <= self._overflowing(encoded):
+            if shortened <= encoded.overflowing(self.limit):
                 break
         return encoded, shortened
+
+    def _run_tokenizer(self, first: list[str], second: list[str] | None) -> _Tokens:
+        """Return the tokens of texts or pairs, truncated to the limit.
+
+        `tokenizer(…)` spends about as much time around the tokenizers library as in it, so the library is called
+        directly, with the same settings.
+        """
+        from transformers.tokenization_utils_base import TruncationStrategy
+        from transformers.utils import PaddingStrategy
+
+        tokenizer: Any = self.tokenizer
+        if not _is_library_tokenizer(tokenizer):
+            encoded = tokenizer(
+                first, second, truncation=True, max_length=self.limit, padding=False, return_attention_mask=False
+            )
+            return _Tokens(encoded["input_ids"], encoded.get("token_type_ids"), encoded.encodings)
+        tokenizer.set_truncation_and_padding(
+            PaddingStrategy.DO_NOT_PAD, TruncationStrategy.LONGEST_FIRST, self.limit, 0, None, None
+        )
+        backend = tokenizer.backend_tokenizer
+        if backend.encode_special_tokens != tokenizer.split_special_tokens:
+            backend.encode_special_tokens = tokenizer.split_special_tokens
+        encodings = backend.encode_batch_fast(first if second is None else list(zip(first, second, strict=True)))
+        has_types = "token_type_ids" in tokenizer.model_input_names
+        types = [encoding.type_ids for encoding in encodings] if has_types else None
+        return _Tokens([encoding.ids for encoding in encodings], types, encodings)
 
     def _shorten(self, text: str, max_chars: int) -> str:
         """Return at most `max_chars` characters from the side that is not truncated, cut at a space if possible."""
@@ -128,12 +152,32 @@ class TextRowEncoder:
                 sides[side][row] = sides[side][row][: encoding.offsets[kept - 1][1]]
         return [*sides]
 
-    def _overflowing(self, encoded: Any) -> set[int]:
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The tokens and token types of each text, and the tokenizers library's encodings, if it was used."""
+
+    ids: list[list[int]]
+    types: list[list[int]] | None
+    encodings: Sequence[Any] | None
+
+    def overflowing(self, limit: int) -> set[int]:
         """Return the rows with more tokens than the limit."""
-        full = {index for index, row in enumerate(encoded["input_ids"]) if len(row) >= self.limit}
-        if full and encoded.encodings is not None:
-            full = {index for index in full if encoded.encodings[index].overflowing}
+        full = {index for index, row in enumerate(self.ids) if len(row) >= limit}
+        if full and self.encodings is not None:
+            full = {index for index in full if self.encodings[index].overflowing}
         return full
+
+
+def _is_library_tokenizer(tokenizer: Any) -> bool:
+    """Return whether a tokenizer only calls the tokenizers library, without code of its own around it."""
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+    kind: Any = type(tokenizer)
+    return issubclass(kind, PreTrainedTokenizerFast) and (
+        kind.__call__ is PreTrainedTokenizerBase.__call__
+        and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
+    )
 
 
 def _is_single_text(text: Text, number: int) -> bool:

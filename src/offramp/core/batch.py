@@ -30,7 +30,9 @@ class Ragged:
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]]) -> Ragged:
         """Concatenate lists of integers."""
-        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        if len(rows) == 1:
+            return cls(np.array(rows[0], dtype=np.int32), np.array([len(rows[0])]))
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         flat = itertools.chain.from_iterable(rows)
         return cls(np.fromiter(flat, dtype=np.int32, count=int(lengths.sum())), lengths)
 
@@ -59,6 +61,9 @@ class Ragged:
     def padded(self, rows: Ints, pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return rows padded to the longest, (rows, tokens), and the mask of real tokens."""
         lengths = self.lengths[rows]
+        if len(rows) == 1 and lengths[0]:
+            row = self.row(int(rows[0])).astype(np.int64)[None]
+            return row, np.ones(row.shape, bool)
         columns = np.arange(max(1, int(lengths.max())))
         real = columns < lengths[:, None]
         table = np.full(real.shape, pad, dtype=np.int64)

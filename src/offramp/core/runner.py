@@ -191,8 +191,8 @@ class Runner:
         ):
             if encoded is None or not size:  # this backbone has no token types
                 continue
-            low, high = int(encoded.values.min(initial=pad)), int(encoded.values.max(initial=pad))
-            if low < 0 or high >= size:
+            high = max(pad, int(encoded.values.view(np.uint32).max(initial=0)))  # unsigned: negative ids are large
+            if high >= size or pad < 0:
                 raise BadModel(
                     f"{self.name}: the tokenizer produces {name} up to {high}, but the backbone only has {size}. "
                     "Replace the tokenizer files in the model folder with the backbone's own."

@@ -80,13 +80,13 @@ def with_risk_model(trace: Trace, policy: Policy) -> Trace:
 
 def describe_costs(costs: Costs) -> str:
     """Return the measured times as text."""
-    totals = zip(costs.rows, costs.layers.sum(0) + costs.segment_overhead, strict=True)
-    full = [f"{1000 * seconds / rows:.2f} ms" for rows, seconds in totals]
-    overhead = (costs.segment_overhead + costs.exit_overhead) / costs.rows
-    exits = [f"{1000 * seconds:.2f} ms" for seconds in overhead]
+    full, exits = costs.layers.sum(0) + costs.segment_overhead, costs.segment_overhead + costs.exit_overhead
+    times = [
+        tuple(f"{1000 * costs.row_seconds(part, rows):.2f} ms" for part in (full, exits)) for rows in (1, costs.batch)
+    ]
     return (
-        f"At batch size {costs.rows[0]}, the full model takes {full[0]} per text and each exit adds {exits[0]}; at "
-        f"batch size {costs.rows[-1]}, {full[-1]} and {exits[-1]}."
+        f"For texts of median length at batch size 1, the full model takes {times[0][0]} per text and each exit adds "
+        f"{times[0][1]}; at batch size {costs.batch}, {times[1][0]} and {times[1][1]}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Measure the time of every segment of the model on this machine, by batch size."""
+"""Measure how long every segment of the model takes on this machine, by the number and the length of rows."""
 
 from __future__ import annotations
 
@@ -10,30 +10,43 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from offramp.core.progress import Progress
 from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
 
-__all__ = ["Costs", "measure"]
+__all__ = ["Costs", "batch_sizes", "measure"]
 
 ROUNDS, MIN_ROUNDS = 7, 3
 MAX_SECONDS = 15.0  # after the minimum of rounds
+QUANTILES = (0.05, 0.5, 0.95)  # of the lengths: long rows cost the most
+MAX_TOKENS = 4096  # padded tokens in a measured batch
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds by batch size: the layers before each exit, the overhead of a segment, the overhead of an exit."""
+    """Seconds of a batch: the layers before each exit, the overhead of a segment, the overhead of an exit.
 
-    rows: NDArray[np.int64]  # (sizes,), batch sizes in ascending order
-    layers: NDArray[np.float64]  # (exits, sizes), without overhead
-    segment_overhead: NDArray[np.float64]  # (sizes,), of one more segment: a call and a head
-    exit_overhead: NDArray[np.float64]  # (sizes,), of a decision and of removing the rows that exit
+    Each has four coefficients: of a call, of a row, of a padded token, and of a padded token times the length (attention).
+    """
 
-    def total(self, seconds: NDArray[np.float64], rows: NDArray[Any]) -> float:
-        """Return the total seconds of batches of these sizes, by interpolation; empty batches are free."""
-        return float(np.interp(rows[rows > 0], self.rows, seconds).sum())
+    layers: NDArray[np.float64]  # (exits, 4), without overhead
+    segment_overhead: NDArray[np.float64]  # (4,), of one more segment: a call and a head
+    exit_overhead: NDArray[np.float64]  # (4,), of a decision and of removing the rows that exit
+    batch: int = 32  # rows per batch
+    length: int = 32  # median length
+
+    def row_seconds(self, coefficients: NDArray[np.float64], rows: int) -> float:
+        """Return the seconds per row in a batch of rows of median length."""
+        return float(batch_sizes(np.array([rows]), np.array([self.length]))[0] @ coefficients) / rows
+
+
+def batch_sizes(rows: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.float64]:
+    """Return what the coefficients are multiplied by, (batches, 4), for batches padded to `lengths`."""
+    tokens = rows * lengths
+    return np.stack([np.minimum(rows, 1), rows, tokens, tokens * lengths], axis=-1).astype(np.float64)
 
 
 def _now(stepper: Backend) -> float:
@@ -44,23 +57,22 @@ def _now(stepper: Backend) -> float:
 
 
 def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
-    """Time every segment and the undivided model on rows of median length, in batches of 1 to `size` rows."""
+    """Time every segment and the undivided model on batches of 1 to `size` rows, of short, medium and long rows."""
     chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
-    stepper, order = runner.stepper, chunk.order
-    sizes = np.unique(np.geomspace(1, min(size, len(order)), 6).round()).astype(np.int64)
-    segment_seconds = np.zeros((len(stepper.exits), len(sizes), ROUNDS))
-    full_seconds = np.zeros((len(sizes), ROUNDS))
-    exit_seconds = np.zeros((len(stepper.exits) - 1, len(sizes), ROUNDS))
-    work = int(sizes.sum()) * (ROUNDS + 1)
+    stepper, lengths = runner.stepper, chunk.rows.lengths[chunk.order]
+    batches = [chunk.batch(rows) for rows in _measured_rows(chunk.order, lengths, size)]
+    num_exits = len(stepper.exits)
+    segment_seconds = np.zeros((num_exits, len(batches), ROUNDS))
+    full_seconds = np.zeros((len(batches), ROUNDS))
+    exit_seconds = np.zeros((num_exits - 1, len(batches), ROUNDS))
+    work = sum(map(len, batches)) * (ROUNDS + 1)
     with stepper.inference_mode(), Progress("Measuring the exits", work, "rows") as progress:
         begin = time.monotonic()
         for turn in range(-1, ROUNDS):  # the first one is a warm-up
             if turn >= MIN_ROUNDS and time.monotonic() - begin > MAX_SECONDS:
                 break
             rounds = turn + 1
-            for column, rows in enumerate(sizes):
-                first = (len(order) - int(rows)) // 2
-                batch = chunk.batch(order[first : first + int(rows)])
+            for column, batch in enumerate(batches):
                 start = _now(stepper)
                 undivided.full_model(batch)
                 full_seconds[column, turn] = _now(stepper) - start
@@ -72,10 +84,37 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
                     if point is not stepper.exits[-1]:
                         start = _now(stepper)
                         policy.step(output, None)[0].numpy(force=True)
-                        state = stepper.keep(state, np.arange(int(rows)))
+                        state = stepper.keep(state, np.arange(len(batch)))
                         exit_seconds[index, column, turn] = _now(stepper) - start
-                progress.update(int(rows))
+                progress.update(len(batch))
     segments, full = np.median(segment_seconds[..., :rounds], axis=2), np.median(full_seconds[:, :rounds], axis=1)
-    overhead = np.maximum(0.0, (segments.sum(0) - full) / (len(segments) - 1))
-    decisions = np.median(exit_seconds[..., :rounds], axis=(0, 2))
-    return Costs(sizes, np.maximum(segments - overhead, 0), overhead, decisions)
+    overhead = np.maximum(0.0, (segments.sum(0) - full) / max(1, num_exits - 1))
+    decisions = np.median(exit_seconds[..., :rounds], axis=(0, 2)) if num_exits > 1 else np.zeros(len(batches))
+    sizes = batch_sizes(np.array([len(batch) for batch in batches]), np.array([batch.longest for batch in batches]))
+    return Costs(
+        np.stack([_fit(sizes, seconds) for seconds in np.maximum(segments - overhead, 0)]),
+        _fit(sizes, overhead),
+        _fit(sizes, decisions),
+        min(size, len(texts)),
+        int(np.median(lengths)),
+    )
+
+
+def _measured_rows(order: NDArray[Any], lengths: NDArray[Any], size: int) -> list[NDArray[Any]]:
+    """Return the rows of the batches to time; `lengths` are ascending, in this order of the rows."""
+    groups = []
+    for quantile in QUANTILES:
+        middle = int(quantile * (len(order) - 1))
+        most = max(1, min(size, len(order), MAX_TOKENS // int(lengths[middle])))
+        for rows in np.unique(np.geomspace(1, most, 4).round()).astype(int):
+            first = int(np.clip(middle - rows // 2, 0, len(order) - rows))
+            groups.append(order[first : first + rows])
+    return groups
+
+
+def _fit(sizes: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coefficients with the smallest relative errors; none is negative."""
+    weights = 1 / np.maximum(seconds, 1e-3 * max(float(seconds.max()), 1e-9))
+    scale = sizes.max(0)
+    coefficients: NDArray[np.float64] = nnls(sizes / scale * weights[:, None], seconds * weights)[0] / scale
+    return coefficients

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.calibration.limits import Limits
-from offramp.calibration.tuning.costs import Costs
+from offramp.calibration.tuning.costs import Costs, batch_sizes
 from offramp.calibration.tuning.threshold_grids import ThresholdGrid
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
 
-__all__ = ["Candidate", "search"]
+__all__ = ["Candidate", "estimate_seconds", "search"]
 
 MAX_EARLY_EXITS = 4
 NUM_RISKIEST = 3  # settings per set of exits whose time is estimated
@@ -58,6 +58,7 @@ def search(
         allowed: indices of the early exits that may be kept.
     """
     order = np.argsort(trace.lengths, kind="stable")  # batches have rows of similar length
+    lengths = trace.lengths[order]
     candidates = []
     for exit_indices in _sets(allowed, len(trace.points) - 1):
         policies, exits = thresholds_for(exit_indices)
@@ -69,7 +70,7 @@ def search(
         valid = _within_limits(valid, np.asarray(exit_indices)[first], limits, margin)
         valid = valid[-NUM_RISKIEST:]  # the fastest is among the riskiest
         if len(valid):
-            seconds = [_estimate_seconds(first[index][order], exit_indices, costs, size) for index in valid]
+            seconds = [estimate_seconds(first[index][order], lengths, exit_indices, costs, size) for index in valid]
             best = int(np.argmin(seconds))
             policy, best_risk = policies[valid[best]], float(risks[valid[best]])
             candidates.append(Candidate(exit_indices, policy, seconds[best], best_risk))
@@ -99,14 +100,22 @@ def _sets(allowed: Sequence[int], last: int) -> Iterator[tuple[int, ...]]:
             yield (*early, last)
 
 
-def _estimate_seconds(first: NDArray[np.int64], exit_indices: tuple[int, ...], costs: Costs, size: int) -> float:
-    """Return the mean seconds per row; `first` has the position in `exit_indices` where every row exits."""
+def estimate_seconds(
+    first: NDArray[np.int64], lengths: NDArray[np.int64], exit_indices: tuple[int, ...], costs: Costs, size: int
+) -> float:
+    """Return the mean seconds per row, in batches of `size` rows in this order.
+
+    `first` has the position in `exit_indices` where every row exits.
+    """
     total, start = 0.0, 0
     padding = -len(first) % size
     batches = np.concatenate([first, np.full(padding, -1)]).reshape(-1, size)
+    batch_lengths = np.concatenate([lengths, np.zeros(padding, lengths.dtype)]).reshape(-1, size)
     for position, exit_index in enumerate(exit_indices):
-        remaining = (batches >= position).sum(1)  # rows of every batch that reach this exit
+        remaining = batches >= position  # rows of every batch that reach this exit
+        longest = np.where(remaining, batch_lengths, 0).max(1)
         seconds = costs.layers[start : exit_index + 1].sum(0) + costs.segment_overhead
-        total += costs.total(seconds if exit_index == exit_indices[-1] else seconds + costs.exit_overhead, remaining)
+        seconds = seconds if exit_index == exit_indices[-1] else seconds + costs.exit_overhead
+        total += float((batch_sizes(remaining.sum(1), longest) @ seconds).sum())
         start = exit_index + 1
     return total / len(first)
