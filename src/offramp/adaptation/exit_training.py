@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+
+import numpy as np
+from numpy.typing import NDArray
+
 from offramp.adaptation.plan import AdaptPlan, NoGuarantee
 from offramp.adaptation.texts import TEST_FRACTION
 from offramp.errors import BadInput
 from offramp.training.imitation.heads import imitate
-from offramp.training.imitation.states import States, record_states
+from offramp.training.imitation.states import States, bytes_per_token, record_states
+from offramp.training.imitation.variations import vary
 
 __all__ = ["train_exits"]
 
+MAX_VARIATIONS = 3  # per text
+MAX_STATES = 8_000_000_000  # bytes of the states of texts and variations, if a quarter of the free disk is more
 MIN_FLAGGED_SHARE = 0.7  # of the flagged test texts that a guarantee needs; with fewer, training is not started
 
 
@@ -24,16 +32,36 @@ def train_exits(plan: AdaptPlan) -> None:
 def _load_or_record_states(plan: AdaptPlan) -> States:
     states = plan.work.load_states()
     if states is None:
-        plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts.")
-        states = record_states(plan.model, plan.splits.training, plan.work.folder, quiet=True)
+        texts = plan.splits.training
+        count = _num_variations(plan)
+        more = f" and on {count} variation{'s' if count > 1 else ''} of each" if count else ""
+        plan.log_step(1, f"run {plan.model_name} on the {len(texts):,} training texts{more}.")
+        varied = vary(texts, count, plan.options.imitation.seed)
+        states = record_states(plan.model, [*texts, *varied], plan.work.folder, quiet=True)
         plan.work.save_states(states)
     return states
+
+
+def _num_variations(plan: AdaptPlan) -> int:
+    """Return the number of variations per text: the option, or as many as the limit of the states' size allows."""
+    if plan.options.imitation.variations is not None:
+        return plan.options.imitation.variations
+    chunks = plan.model.runner().chunks(plan.splits.training, progress=False, quiet=True)
+    size = bytes_per_token(plan.model) * sum(int(chunk.rows.lengths.sum()) for chunk in chunks)
+    limit = min(MAX_STATES, shutil.disk_usage(plan.work.folder).free // 4)
+    return min(MAX_VARIATIONS, max(0, limit // max(1, size) - 1))
+
+
+def _predictions_on_texts(plan: AdaptPlan, states: States) -> NDArray[np.float32]:
+    """Return the model's logits for the training texts, without their variations."""
+    logits: NDArray[np.float32] = states.teacher.numpy()[states.rows < len(plan.splits.training)]
+    return logits
 
 
 def _check_predictions(plan: AdaptPlan, states: States) -> None:
     """Raise if the model predicts the same for all texts."""
     config = plan.model.config
-    predictions = config.answer_type.answers(states.teacher.numpy())
+    predictions = config.answer_type.answers(_predictions_on_texts(plan, states))
     if config.answer_type.is_constant(predictions):
         prediction = config.answer_type.format(predictions[0], config.labels)
         raise BadInput(f"{plan.model_name} predicts {prediction} for all texts, so there is nothing to learn.")
@@ -45,7 +73,7 @@ def _check_flagged(plan: AdaptPlan, states: States) -> None:
     decision = guarantee.decision(config.answer_type, config.labels)
     if decision is None or plan.splits.has_copies:  # the shares of texts and rows differ then
         return
-    logits = states.teacher.numpy()
+    logits = _predictions_on_texts(plan, states)
     share = float(decision.flagged(config.answer_type.answers(logits), logits).mean())
     for name, value in (("recall", guarantee.recall), ("precision", guarantee.precision)):
         if value is None:

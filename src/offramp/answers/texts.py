@@ -175,8 +175,7 @@ def _is_library_tokenizer(tokenizer: Any) -> bool:
 
     kind: Any = type(tokenizer)
     return issubclass(kind, PreTrainedTokenizerFast) and (
-        kind.__call__ is PreTrainedTokenizerBase.__call__
-        and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
+        kind.__call__ is PreTrainedTokenizerBase.__call__ and kind._encode_plus is PreTrainedTokenizerFast._encode_plus
     )
 
 

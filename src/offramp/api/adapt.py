@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AdaptResult", "adapt"]
 
+MAX_VARIATIONS = 100
+
 
 @dataclass(frozen=True)
 class AdaptResult:
@@ -130,6 +132,7 @@ def adapt(
     queries: int = 4,
     query_width: int = 64,
     convolution: int | None = None,
+    variations: int | None = None,
     epochs: float | None = None,
     minutes: float | None = None,
     seed: int = 42,
@@ -167,7 +170,9 @@ def adapt(
         query_width: width of a query.
         convolution: channels of a convolution over neighbouring tokens in attention heads on layers 0 to 2; 0 for none,
             None for 64.
-        epochs: training epochs; None for 3 to 10, depending on the number of texts.
+        variations: variations of each training text (words dropped, spans replaced, texts joined) that the exits also
+            learn from, with the model's predictions; None for up to 3, fewer if there are many long texts.
+        epochs: training epochs; None for 3 to 24, depending on the number of texts.
         minutes: maximum training time in minutes.
         seed: random seed.
         text_column: column with the text.
@@ -219,6 +224,8 @@ def adapt(
         convolution = CONVOLUTION if heads == "attention" else 0
     if not 0 <= convolution <= MAX_QUERIES:
         raise BadValue(f"`convolution` must be between 0 and {MAX_QUERIES:,}, got {convolution}.")
+    if variations is not None and not 0 <= variations <= MAX_VARIATIONS:
+        raise BadValue(f"`variations` must be between 0 and {MAX_VARIATIONS}, got {variations}.")
     check_counts(batch=batch, queries=queries, query_width=query_width, max_length=max_length, threads=threads)
     for name, value in (("epochs", epochs), ("minutes", minutes)):
         if value is not None and not 0 < value < 1e6:
@@ -239,7 +246,7 @@ def adapt(
     options = AdaptOptions(
         str(output),
         ExitOptions(exits, heads, queries=queries, query_width=query_width, convolution=convolution),
-        ImitationOptions(epochs, minutes, seed=seed),
+        ImitationOptions(epochs, minutes, variations, seed=seed),
         TuneOptions(backend, policy, batch, threads),
         int8,
         max_length,

@@ -105,7 +105,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     training = parser.add_argument_group("training")
     training.add_argument(
-        "--epochs", type=float, metavar="E", help="training epochs (default: 3 to 10, depending on the number of texts)"
+        "--variations",
+        type=int,
+        metavar="N",
+        help="variations of each training text (words dropped, spans replaced, texts joined) that the exits also learn "
+        "from (default: up to 3, fewer if there are many long texts)",
+    )
+    training.add_argument(
+        "--epochs", type=float, metavar="E", help="training epochs (default: 3 to 24, depending on the number of texts)"
     )
     training.add_argument("--minutes", type=float, metavar="M", help="maximum training time in minutes")
     training.add_argument("--seed", type=int, default=42, metavar="S", help="random seed (default: 42)")

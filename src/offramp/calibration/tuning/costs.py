@@ -29,7 +29,7 @@ MAX_TOKENS = 4096  # padded tokens in a measured batch
 class Costs:
     """Seconds of a batch: the layers before each exit, the overhead of a segment, the overhead of an exit.
 
-    Each has four coefficients: of a call, of a row, of a padded token, and of a padded token times the length (attention).
+    Each has four coefficients: per call, per row, per padded token, and per padded token times the length (attention).
     """
 
     layers: NDArray[np.float64]  # (exits, 4), without overhead

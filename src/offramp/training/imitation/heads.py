@@ -19,8 +19,8 @@ from offramp.training.imitation.states import States
 
 __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-TARGET_ROWS = 64_000  # training rows over all epochs
-MIN_EPOCHS, MAX_EPOCHS = 3, 10
+TARGET_ROWS = 134_000  # training rows over all epochs
+MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
 
 
@@ -30,8 +30,9 @@ class ImitationOptions:
 
     epochs: float | None = None
     minutes: float | None = None  # maximum
-    batch_size: int = 32
-    learning_rate: float = 1e-3
+    variations: int | None = None  # per text, see `variations.py`; None: as many as fit
+    batch_size: int = 64
+    learning_rate: float = 1.5e-3
     weight_decay: float = 0.01
     warmup: float = 0.06
     seed: int = 42
@@ -69,7 +70,7 @@ def imitate(
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
     device = parameters[0].device
-    optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay)
+    optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay, fused=True)
     for head in heads:
         head.train()
     start, step, fraction = time.monotonic(), 0, 0.0

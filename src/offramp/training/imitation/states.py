@@ -1,10 +1,12 @@
 """Hidden states of a frozen encoder after each exit layer: computed once, stored in half precision.
 
-Training heads on them takes seconds. They are stored in a memory-mapped file, so they need not fit into memory.
+Training heads on them takes seconds. They are stored in a memory-mapped file, so they need not fit into memory. On CPUs
+with bfloat16 instructions the encoder runs in bfloat16, which takes half the time; only training reads its outputs.
 """
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offramp.core.machine import half_precision
 from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.errors import BadInput
 from offramp.files.writing import writing
 from offramp.model.adaptive import AdaptiveModel
 
-__all__ = ["States", "record_states"]
+__all__ = ["States", "bytes_per_token", "record_states"]
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
@@ -54,11 +57,12 @@ class States:
 
 def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, quiet: bool = False) -> States:
     """Run the encoder over the texts once and store the states in `folder`; `quiet`: do not report truncated texts."""
+    model = _in_half_precision(model)
     runner, points = model.runner(), model.exits.points
     file, lengths, teacher, rows = folder / "states", [], [], []
     with writing(file), file.open("wb") as out:
         for chunk in runner.chunks(texts, quiet=quiet, title="Running the encoder"):
-            _check_disk_space(folder, chunk, len(points) - 1, model.config.hidden_size)
+            _check_disk_space(folder, chunk, bytes_per_token(model))
             chunk_logits = []
             with runner.stepper.inference_mode():
                 for batch in chunk.batches():
@@ -75,6 +79,21 @@ def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, qui
     return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows))
 
 
+def bytes_per_token(model: AdaptiveModel) -> int:
+    """Return the size of the states of one token."""
+    return (len(model.exits.points) - 1) * model.config.hidden_size * np.dtype(np.float16).itemsize
+
+
+def _in_half_precision(model: AdaptiveModel) -> AdaptiveModel:
+    """Return a copy of the model in bfloat16 if this CPU has instructions for it, else the model itself."""
+    if model.device.type != "cpu" or not half_precision()["bfloat16"]:
+        return model
+    tokenizer, name = model.tokenizer, model.name_or_path
+    half: AdaptiveModel = copy.deepcopy(model).to(torch.bfloat16)
+    half.tokenizer, half.name_or_path = tokenizer, name
+    return half
+
+
 def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDArray[np.bool_], Tensor]:
     """Return the early exits' states (rows, tokens, exits, hidden size), the token mask, and the last exit's logits."""
     stepper, family = model.stepper, model.config.family
@@ -88,8 +107,8 @@ def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16]
     return torch.stack(states, 2).cpu().numpy(), real, output.logits.float().cpu()
 
 
-def _check_disk_space(folder: Path, chunk: Any, exits: int, size: int) -> None:
-    needed, free = int(chunk.rows.lengths.sum()) * exits * size * 2, shutil.disk_usage(folder).free
+def _check_disk_space(folder: Path, chunk: Any, bytes_per_token: int) -> None:
+    needed, free = int(chunk.rows.lengths.sum()) * bytes_per_token, shutil.disk_usage(folder).free
     if needed > free:
         raise BadInput(
             f"The encoder states of the next {len(chunk.examples):,} texts need {needed / 1e9:.1f} GB, but {folder} "
