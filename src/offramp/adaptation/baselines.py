@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,10 @@ from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.new_exits import keep_exits
 
-__all__ = ["Baseline", "ordinary_int8", "policy_with_agreement"]
+if TYPE_CHECKING:
+    from offramp.exports.exporter import GraphSource
 
-NUM_SCALE_TEXTS = 256
+__all__ = ["Baseline", "ordinary_int8", "policy_with_agreement"]
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,24 @@ class Baseline:
         return float(np.mean([self.agrees[int(row)] for row in rows]))
 
 
-def ordinary_int8(plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64]) -> Baseline | None:
+def ordinary_int8(
+    plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64], source: GraphSource | None
+) -> Baseline | None:
     """Return the original model without early exits in the usual int8 of the runtime; None for torch, which has none.
 
-    For ONNX Runtime, that is dynamic quantization. `rows` are the rows of the trace to measure the agreement on.
+    For ONNX Runtime, that is dynamic quantization. `rows` are the rows of the trace to measure the agreement on, and
+    `source` is the exported graph of the model.
     """
     from offramp.exports.exporter import Exporter
 
     tuning = plan.options.tuning
     runtime = RUNTIMES[tuning.backend]
-    if not runtime.runs_graphs:
+    if source is None:
         return None
     int8 = "dynamic" if "dynamic" in runtime.scales else runtime.scales[0]
     options = ExportOptions(tuning.backend, int8, force=True, threads=tuning.threads)
     model = keep_exits(plan.model, [plan.model.config.num_layers])
-    exporter = Exporter(model, Texts(plan.splits.training[:NUM_SCALE_TEXTS]), options, quiet=True)
+    exporter = Exporter(model, Texts(), options, quiet=True, shared=source)
     runner = exporter.runner(exporter.make())
     answers = runner.answer([plan.splits.test[row] for row in rows], policy="never", quiet=True).values
     changed = trace.answer_type.differ(answers, trace.expected[rows], plan.guarantee.tolerance)

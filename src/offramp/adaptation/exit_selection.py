@@ -35,7 +35,7 @@ from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.new_exits import keep_exits
 
 if TYPE_CHECKING:
-    from offramp.exports.exporter import ExportedGraphs, Exporter
+    from offramp.exports.exporter import ExportedGraphs, Exporter, GraphSource
 
 __all__ = ["ExitSelection", "select_exits"]
 
@@ -52,6 +52,7 @@ class ExitSelection:
     layers: tuple[int, ...]
     trace: Trace
     evidence: dict[str, Any]
+    source: GraphSource | None = None  # the graph of the model with all exits, if it was exported
 
 
 def select_exits(plan: AdaptPlan) -> ExitSelection:
@@ -103,7 +104,8 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     plan.model.save_pretrained(full_folder, exports=False)
     plan.model.name_or_path = str(full_folder)
     plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
-    exported, best = _fastest_export(plan, Exporter(plan.model, texts, options))
+    exporter = Exporter(plan.model, texts, options)
+    exported, best = _fastest_export(plan, exporter)
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
@@ -115,7 +117,13 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
         write_model(plan, model)
     model.name_or_path = str(plan.new_folder)
     outcome = calibrate_and_store(
-        Exporter(model, replace(texts, checked=[]), with_exits(options, exported, layers), quiet=True),
+        Exporter(
+            model,
+            replace(texts, checked=[]),
+            with_exits(options, exported, layers),
+            quiet=True,
+            shared=exporter.source,
+        ),
         best,
         plan.test_rows,
         plan.guarantee,
@@ -132,7 +140,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     )
     if outcome.policy is None or outcome.trace is None or outcome.evidence is None:
         raise NoGuarantee(outcome.sentence, outcome.is_tested)
-    return ExitSelection(tuple(layers), outcome.trace, outcome.evidence)
+    return ExitSelection(tuple(layers), outcome.trace, outcome.evidence, exporter.source)
 
 
 def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate]:

@@ -28,7 +28,6 @@ from offramp.evaluation.evaluate import (
 from offramp.evaluation.points import Scorer
 from offramp.evaluation.results import Evaluation
 from offramp.evaluation.timing import Seconds, Timings, time_policies, timed_rows
-from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
 from offramp.report.page import render
 from offramp.runtimes import RUNTIMES
@@ -60,7 +59,7 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     timed = timed_rows(data.rows.texts)
     others = _spread(np.setdiff1d(np.arange(len(data.rows.texts)), timed), len(timed))
     others = timed if len(others) < MIN_OTHER_ROWS else others
-    baseline = _baseline(plan, trace, np.union1d(timed, others))
+    baseline = _baseline(plan, selection, np.union1d(timed, others))
     equal = None
     if baseline is not None:  # the threshold is chosen on texts that are not timed, if there are enough
         goal, tolerance = baseline.agreement(others), plan.guarantee.tolerance
@@ -98,9 +97,9 @@ def _spread(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
 
 
-def _baseline(plan: AdaptPlan, trace: Trace, rows: NDArray[np.int64]) -> Baseline | None:
+def _baseline(plan: AdaptPlan, selection: ExitSelection, rows: NDArray[np.int64]) -> Baseline | None:
     try:
-        return ordinary_int8(plan, trace, rows)
+        return ordinary_int8(plan, selection.trace, rows, selection.source)
     except Exception as err:  # a comparison that fails must not lose the tested model
         logger.warning("The comparison with ordinary int8 failed: %s", str(err).splitlines()[0])
         return None

@@ -45,24 +45,23 @@ class DebertaV2(Family):
         return encoder.encoder.get_attention_mask(mask.long()).bool()
 
     def extra(self, encoder: Any, hidden: Tensor, mask: Tensor | None) -> Mapping[str, Tensor]:
-        """Return the relative positions (1, length, length), their embeddings, and the convolution's inputs."""
+        """Return the relative positions (1, length, length), their embeddings, and the convolution's mask."""
         extra: dict[str, Tensor] = {}
         positions = encoder.encoder.get_rel_pos(hidden)
         if positions is not None:
             extra |= {"positions": positions, "embeddings": encoder.encoder.get_rel_embedding()}
         if encoder.encoder.conv is not None:
             ones = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
-            extra |= {"embedded": hidden, "mask": ones if mask is None else mask.long()}
+            extra["mask"] = ones if mask is None else mask.long()
         return extra
 
     def trim_extra(self, extra: Mapping[str, Tensor], rows: Tensor, length: int, depth: int) -> Mapping[str, Tensor]:
-        """Trim the positions and, before the first layer has run, the convolution's inputs."""
+        """Trim the positions and, before the first layer has run, the convolution's mask."""
         trimmed: dict[str, Tensor] = {}
         if "positions" in extra:
             trimmed = {"positions": extra["positions"][:, :length, :length], "embeddings": extra["embeddings"]}
-        if depth == 0:
-            names = [name for name in ("embedded", "mask") if name in extra]
-            trimmed |= {name: extra[name][:, :length].index_select(0, rows) for name in names}
+        if depth == 0 and "mask" in extra:
+            trimmed["mask"] = extra["mask"][:, :length].index_select(0, rows)
         return trimmed
 
     def layer(self, encoder: Any, index: int, state: EncoderState) -> Tensor:
@@ -75,5 +74,5 @@ class DebertaV2(Family):
             rel_embeddings=extra.get("embeddings"),
         )[0]
         if index == 0 and encoder.encoder.conv is not None:
-            hidden = encoder.encoder.conv(extra["embedded"], hidden, extra["mask"])
+            hidden = encoder.encoder.conv(state.hidden, hidden, extra["mask"])  # of the embeddings
         return hidden

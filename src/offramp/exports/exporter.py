@@ -7,8 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,14 +22,14 @@ from offramp.exports.check import TorchComparison, TorchOutputs, compare_with_to
 from offramp.exports.folder import describe_runtime, resolve_runtime
 from offramp.exports.int8 import KINDS, quantize
 from offramp.exports.options import ExportOptions, Texts
-from offramp.exports.products import Range, observe_ranges, remove_aliases
-from offramp.exports.segments import make_segments, write_segment
+from offramp.exports.products import Range, observe_ranges
+from offramp.exports.segments import cut_segments, export_whole, hidden_name
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.config import exit_layers
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.segments import SegmentStepper
 
-__all__ = ["MIN_AGREEMENT", "ExportedGraphs", "Exporter", "activation_ranges", "float32_graphs", "unpadded_batches"]
+__all__ = ["MIN_AGREEMENT", "ExportedGraphs", "Exporter", "GraphSource", "unpadded_batches"]
 
 logger = logging.getLogger("offramp")
 
@@ -51,6 +49,55 @@ class ExportedGraphs:
 
 
 @dataclass(frozen=True)
+class GraphSource:
+    """A model as one float32 graph, and the ranges of its activations on texts: computed once for all its exports."""
+
+    model: AdaptiveModel
+    texts: Sequence[Text] = ()  # for the ranges
+
+    @cached_property
+    def whole(self) -> Any:
+        """The graph with all exits of the model."""
+        if self.model.gates is not None:
+            logger.warning("Gates are not exported: the exported model runs all heads and channels.")
+            self.model.gates_are_open = True  # also in the model that the export is compared with
+        return export_whole(self.model, self.model.exits.points)
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers of the model's exits."""
+        return [point.layer for point in self.model.exits.points]
+
+    def segments(self, layers: Sequence[int]) -> list[Any]:
+        """Return the segments of these exits, in float32."""
+        return cut_segments(self.whole, layers, self.layers[-1])
+
+    def ranges(self, layers: Sequence[int]) -> list[dict[str, Range]]:
+        """Return the ranges of the inputs of the matrix products in each of the segments of these exits."""
+        names = [None, *map(hidden_name, layers)][: len(layers)]  # of the segments' inputs in the whole graph
+        return [self._ranges | ({"hidden": self._ranges[name]} if name in self._ranges else {}) for name in names]
+
+    @cached_property
+    def _ranges(self) -> dict[str, Range]:
+        """The ranges of the inputs of all matrix products on the texts, without padding, by name in the whole graph."""
+        feeds: list[dict[str, Any]] = list(unpadded_batches(self.model.runner(), self.texts))
+        ranges: dict[str, Range] = {}
+        starts = [None, *self.layers][: len(self.layers)]
+        segments = zip(starts, self.segments(self.layers), strict=True)
+        for start, graph in track(list(segments), "Measuring the ranges of activations", "segments"):
+            segment_ranges, outputs = observe_ranges(graph, feeds)
+            if start is not None and "hidden" in segment_ranges:
+                segment_ranges[hidden_name(start)] = segment_ranges.pop("hidden")
+            ranges |= segment_ranges
+            feeds = [
+                {"hidden": output["next"], "mask": feed["mask"]}
+                for feed, output in zip(feeds, outputs, strict=True)
+                if "next" in output
+            ]
+        return ranges
+
+
+@dataclass(frozen=True)
 class Exporter:
     """Exports a model: its graphs, their comparison with torch, and the choice of a precision."""
 
@@ -58,12 +105,13 @@ class Exporter:
     texts: Texts
     options: ExportOptions
     quiet: bool = False
+    shared: GraphSource | None = None  # of a model with the same encoder and at least these exits
 
     def __post_init__(self) -> None:
         int8, backend = self.options.int8, self.options.backend
         if int8 not in ("auto", "none", *KINDS):
             raise UnknownName("int8 method", int8, ("none", *KINDS))
-        if int8 == "static" and not self.texts.scales:
+        if int8 == "static" and not self.source.texts:
             raise BadValue("`int8='static'` needs texts for its scales: set `texts=`, or use `int8='token'`.")
         RUNTIMES[backend].check_scales(int8)
         if self.model.config.ramp_answers:
@@ -91,10 +139,9 @@ class Exporter:
 
     def make(self) -> ExportedGraphs:
         """Export, quantize and compare with torch; raise if too many predictions differ."""
-        self._log(f"Exporting exits on layers {', '.join(str(point.layer) for point in self.points)}.")
-        float32, ranges = self._float32_and_ranges()
+        self._log(f"Exporting exits on layers {', '.join(map(str, self._layers))}.")
         int8 = self.options.int8
-        exported = self._fastest(float32, ranges) if int8 == "auto" else self._export(float32, int8, ranges)
+        exported = self._fastest() if int8 == "auto" else self._export(int8)
         if exported.checked is not None and not self.options.force:
             lowest = min(exported.checked.agreement)
             if lowest < MIN_AGREEMENT:
@@ -106,27 +153,25 @@ class Exporter:
 
     def make_all(self) -> list[ExportedGraphs]:
         """Export in the set precision, or with `auto` in every precision that could be the fastest."""
-        int8 = self.options.int8
-        float32, ranges = self._float32_and_ranges()
-        methods = ["none", *self._int8_methods(ranges)] if int8 == "auto" else [int8]
-        return [self._export(float32, method, ranges) for method in methods]
+        methods = ["none", *self._int8_methods] if self.options.int8 == "auto" else [self.options.int8]
+        return [self._export(method) for method in methods]
 
-    def _float32_and_ranges(self) -> tuple[list[Any], list[dict[str, Range]] | None]:
-        """Return the float32 graphs, and the ranges of their activations if int8 may need them."""
-        if self.model.gates is not None:
-            logger.warning("Gates are not exported: the exported model runs all heads and channels.")
-            self.model.gates_are_open = True  # also in the model that the export is compared with
-        float32 = float32_graphs(self.model, self.points)
-        if not self.texts.scales or self.options.int8 in ("none", "dynamic"):
-            return float32, None
-        return float32, activation_ranges(self.model, float32, self.texts.scales)
+    @cached_property
+    def source(self) -> GraphSource:
+        """The model as one graph; further exporters of this model can share it."""
+        return self.shared or GraphSource(self.model, self.texts.scales)
+
+    @property
+    def _layers(self) -> list[int]:
+        return [point.layer for point in self.points]
 
     @cached_property
     def _torch_outputs(self) -> TorchOutputs:
         return record_torch(self.model.runner(), self.texts.checked)
 
-    def _int8_methods(self, ranges: list[dict[str, Range]] | None) -> list[str]:
-        methods = ["static"] if ranges is not None else []
+    @property
+    def _int8_methods(self) -> list[str]:
+        methods = ["static"] if self.source.texts else []
         return methods + (["token"] if "token" in RUNTIMES[self.options.backend].scales else [])
 
     def stepper(self, exported: ExportedGraphs) -> SegmentStepper:
@@ -154,16 +199,16 @@ class Exporter:
         config.policy, config.calibrated = {"name": "never"}, None
         return replace(torch_runner, config=config, stepper=self.stepper(exported))
 
-    def _export(self, float32: Sequence[Any], method: str, ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
+    def _export(self, method: str) -> ExportedGraphs:
         """Export all segments with an int8 method (or none), and compare them with torch."""
-        if method == "none":
-            graphs = [graph.SerializeToString() for graph in float32]
-        else:
-            ranges_by_graph = ranges if ranges is not None else [None] * len(float32)
-            pairs = zip(float32, ranges_by_graph, strict=True)
-            quantised = [quantize(graph, method, known, self.options.smooth) for graph, known in pairs]
-            graphs = [graph.SerializeToString() for graph in quantised]
-        smoothed = method != "none" and ranges is not None and self.options.smooth
+        segments = self.source.segments(self._layers)
+        needs_ranges = method in ("static", "token") and bool(self.source.texts)
+        if method != "none":
+            ranges = self.source.ranges(self._layers) if needs_ranges else [None] * len(segments)
+            pairs = zip(segments, ranges, strict=True)
+            segments = [quantize(segment, method, known, self.options.smooth) for segment, known in pairs]
+        graphs = [segment.SerializeToString() for segment in segments]
+        smoothed = needs_ranges and self.options.smooth
         exported = ExportedGraphs("float32" if method == "none" else f"int8-{method}", smoothed, graphs, None)
         if self.texts.checked:
             checked = compare_with_torch(self._torch_outputs, self.stepper(exported), self.points)
@@ -175,13 +220,13 @@ class Exporter:
         """Return the agreement that matters: of the worst exit, or with `force` of the last."""
         return checked.agreement[-1] if self.options.force else min(checked.agreement)
 
-    def _fastest(self, float32: Sequence[Any], ranges: list[dict[str, Range]] | None) -> ExportedGraphs:
+    def _fastest(self) -> ExportedGraphs:
         """Return the fastest precision that preserves predictions; without texts, int8 with scales per token."""
-        methods = self._int8_methods(ranges)
+        methods = self._int8_methods
         if not self.texts.checked:
             logger.warning("The export was not compared with torch: there are no texts. Set `texts=`.")
-            return self._export(float32, methods[-1] if methods else "none", ranges)
-        exact, *quantised = [self._export(float32, method, ranges) for method in ("none", *methods)]
+            return self._export(methods[-1] if methods else "none")
+        exact, *quantised = [self._export(method) for method in ("none", *methods)]
         candidates = [
             exported
             for exported in quantised
@@ -201,34 +246,6 @@ class Exporter:
             self._log(f"int8 is not faster on this CPU ({cpu_name()}); using float32.")
             return exact
         return candidates[int(np.argmin(seconds))]
-
-
-def float32_graphs(model: AdaptiveModel, points: Sequence[ExitPoint]) -> list[Any]:
-    """Export every segment in float32."""
-    import onnx
-
-    graphs = []
-    with TemporaryDirectory() as folder:
-        for segment in track(make_segments(model, points), "Exporting", "segments"):
-            file = Path(folder) / "segment.onnx"
-            write_segment(segment, file)
-            graphs.append(remove_aliases(onnx.load(file)))
-    return graphs
-
-
-def activation_ranges(model: AdaptiveModel, float32: Sequence[Any], texts: Sequence[Text]) -> list[dict[str, Range]]:
-    """Return the ranges of the inputs of every segment's matrix products on texts, without padding."""
-    feeds: list[dict[str, Any]] = list(unpadded_batches(model.runner(), texts))
-    ranges_by_graph = []
-    for graph in track(float32, "Measuring the ranges of activations", "segments"):
-        ranges, outputs = observe_ranges(graph, feeds)
-        ranges_by_graph.append(ranges)
-        feeds = [
-            {"hidden": output["next"], "mask": feed["mask"]}
-            for feed, output in zip(feeds, outputs, strict=True)
-            if "next" in output
-        ]
-    return ranges_by_graph
 
 
 def unpadded_batches(runner: Runner, texts: Sequence[Text]) -> Iterator[dict[str, Any]]:

@@ -120,7 +120,7 @@ def tune(
             f"{len(search_rows.data.rows):,} rows used for the search.",
         )
     layers = tuple(exporter.points[index].layer for index in best.exit_indices)
-    final = Exporter(model, texts, with_exits(export_options, exported, layers))
+    final = Exporter(model, texts, with_exits(export_options, exported, layers), shared=exporter.source)
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "trace.safetensors"
         outcome = calibrate_and_store(final, best, test_rows, guarantee, options, file)
@@ -193,7 +193,7 @@ def search_exits(
     """
     runner = exporter.runner(exported)
     last_exit = replace(with_exits(exporter.options, exported, [exporter.points[-1].layer]), force=True)
-    full_exporter = Exporter(exporter.model, Texts(exporter.texts.scales), last_exit, quiet=True)
+    full_exporter = Exporter(exporter.model, Texts(), last_exit, quiet=True, shared=exporter.source)
     undivided = full_exporter.stepper(full_exporter.make())
     allowed = _allowed(exported) if allowed is None else allowed
     with tempfile.TemporaryDirectory() as temporary:

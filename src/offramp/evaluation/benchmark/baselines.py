@@ -12,7 +12,7 @@ import onnx
 
 from offramp.core.machine import half_precision
 from offramp.evaluation.benchmark.entries import PADDED_LENGTH, Entry
-from offramp.exports.exporter import activation_ranges, float32_graphs, unpadded_batches
+from offramp.exports.exporter import GraphSource, unpadded_batches
 from offramp.exports.int8 import quantize
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -52,8 +52,9 @@ def build_baselines(
 def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[str], num_layers: int) -> list[Entry]:
     """Return the full model as one graph for ONNX Runtime and OpenVINO."""
     logger.info("Exporting the full model for the baselines …")
-    plain = float32_graphs(model, model.exits.points[-1:])
-    ranges = activation_ranges(model, plain, texts.scales)[0] if texts.scales else None
+    source, last = GraphSource(model, texts.scales), [model.config.num_layers]
+    plain = source.segments(last)
+    ranges = source.ranges(last)[0] if texts.scales else None
     files = {
         precision: folder / f"{precision}.onnx"
         for precision in ("float32", "int8-static", "int8-token", "int8-dynamic")
@@ -74,24 +75,24 @@ def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[st
         if runtime.has_bfloat16 and half_precision()["bfloat16"]:
             entries.append(Entry(f"{runtime.title} bfloat16", "full", runtime.name, "bfloat16", paths["float32"]))
     if "onnx" in names:
-        entries += _first_layers(model, texts, folder, num_layers)
+        entries += _first_layers(source, folder, num_layers)
     if "openvino" in names and (file := _nncf(model, texts, paths["float32"], folder)) is not None:
         entries.append(Entry("OpenVINO int8 (NNCF)", "full", "openvino", "int8-nncf", str(file)))
     return entries
 
 
-def _first_layers(model: AdaptiveModel, texts: Texts, folder: Path, num_layers: int) -> list[Entry]:
+def _first_layers(source: GraphSource, folder: Path, num_layers: int) -> list[Entry]:
     """Return the first layers alone in int8: a static model of the same cost."""
-    *early, _ = model.exits.points
+    *early, _ = source.model.exits.points
     if not early:
         return []
     point = min(early, key=lambda exit_point: abs(exit_point.layer - num_layers))
-    plain = float32_graphs(model, [point])
+    plain = source.segments([point.layer])
     outputs = [output for output in plain[0].graph.output if output.name != "next"]
     del plain[0].graph.output[:]
     plain[0].graph.output.extend(outputs)
-    scheme = "static" if texts.scales else "token"
-    ranges = activation_ranges(model, plain, texts.scales)[0] if texts.scales else None
+    scheme = "static" if source.texts else "token"
+    ranges = source.ranges([point.layer])[0] if source.texts else None
     file = folder / "first_layers.onnx"
     onnx.save(quantize(plain[0], scheme, ranges), file)
     name = f"ONNX Runtime int8-{scheme}, first {point.layer} layers"

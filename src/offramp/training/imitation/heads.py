@@ -19,7 +19,7 @@ from offramp.training.imitation.states import States
 
 __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-TARGET_ROWS = 134_000  # training rows over all epochs
+TARGET_ROWS = 268_000  # training rows over all epochs
 MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
 
