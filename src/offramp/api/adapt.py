@@ -169,7 +169,7 @@ def adapt(
         queries: learned queries per attention head.
         query_width: width of a query.
         convolution: channels of a convolution over neighbouring tokens in attention heads on layers 0 to 2; 0 for none,
-            None for 64.
+            None for 128.
         variations: variations of each training text (words dropped, spans replaced, texts joined) that the exits also
             learn from, with the model's predictions; None for up to 3, fewer if there are many long texts.
         epochs: training epochs; None for 3 to 24, depending on the number of texts.

@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="with --heads attention: channels of a convolution over neighbouring tokens, on layers 0 to 2; 0 for none "
-        "(default: 64)",
+        "(default: 128)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(

@@ -65,7 +65,7 @@ POOLINGS = {
     "tokens": "every token, for per-token answer types",
 }
 QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
-CONVOLUTION, CONVOLUTION_LAYERS = 64, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
+CONVOLUTION, CONVOLUTION_LAYERS = 128, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
 MAX_QUERIES = 4096
 
 

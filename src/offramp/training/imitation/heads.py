@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.answers import AnswerType
+from offramp.core.machine import half_precision
 from offramp.core.progress import Progress
 from offramp.errors import BadValue
 from offramp.model.exits import Head
@@ -19,7 +20,7 @@ from offramp.training.imitation.states import States
 
 __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-TARGET_ROWS = 268_000  # training rows over all epochs
+TARGET_ROWS = 134_000  # training rows over all epochs
 MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
 
@@ -70,6 +71,7 @@ def imitate(
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
     device = parameters[0].device
+    in_bfloat16 = device.type == "cpu" and half_precision()["bfloat16"]  # 1.6 times as fast
     optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay, fused=True)
     for head in heads:
         head.train()
@@ -80,12 +82,10 @@ def imitate(
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
-            loss = torch.stack(
-                [
-                    head_loss(head(head.features(state)), batch)
-                    for head, state in zip(heads, states.encoder_states(batch, device), strict=True)
-                ]
-            ).sum()
+            encoder_states = zip(heads, states.encoder_states(batch, device), strict=True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
+                logits = [head(head.features(state)) for head, state in encoder_states]
+            loss = torch.stack([head_loss(output.float(), batch) for output in logits]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(parameters, 1.0 * len(heads))
