@@ -22,7 +22,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,10 @@ class Case:
     answer_type: str = "auto"
     like: str | None = None  # the case whose fine-tuned model is used
     labelled: tuple[str, ...] = ()  # recipes to train with labels on the same texts
+
+    def with_sizes(self, sizes: tuple[int, int, int]) -> Case:
+        """Return the case with other numbers of rows."""
+        return replace(self, sizes=sizes)
 
 
 def glue(task: str) -> Callable[[argparse.Namespace], tuple[list[Row], list[Row]]]:

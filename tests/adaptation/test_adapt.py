@@ -29,8 +29,9 @@ from tests.tiny import WORDS, save_classifier, save_encoder, tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EASY = ["--risk", "0.2", "--confidence", "0.9", "--epochs", "4"]
-PLAIN = ["--exits", "all", "--convolution", "0"]  # for tests whose outcome depends on the exits, but is not about them
+EASY = ["--risk", "0.2", "--confidence", "0.9", "--epochs", "12"]
+# for tests whose outcome depends on the exits, but is not about them
+PLAIN = ["--exits", "all", "--convolution", "0", "--variations", "0"]
 
 
 def random_texts(count: int, seed: int = 0) -> list[str]:

@@ -29,7 +29,8 @@ def adapted(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("adapted")
     original = classifier("bert", root / "original", 2)
     texts = write(root / "texts.txt", random_texts(700))
-    options = [*EASY, "--backend", "onnx", "--int8", "none", "--threads", "2", "--output", root / "fast"]
+    options = [*EASY, "--policy", "risk", "--backend", "onnx", "--int8", "none", "--threads", "2"]
+    options += ["--output", root / "fast"]
     assert main([str(part) for part in ("adapt", original, texts, *options)]) == 0
     return root / "fast"
 

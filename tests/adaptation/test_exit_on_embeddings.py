@@ -12,6 +12,7 @@ import offramp
 from offramp import AdaptiveModel
 from offramp.adaptation import run as adapting
 from offramp.cli.main import main
+from offramp.model.config import CONVOLUTION
 from tests.adaptation.test_adapt import EASY, adapts, classifier, random_texts, write
 from tests.calls import fails, json_lines
 
@@ -44,8 +45,8 @@ def candidates(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ([], [(0, 64), (1, 64), (2, 64), (3, 0), (4, 0)]),
-        (["--exits", "all"], [(1, 64), (2, 64), (3, 0), (4, 0)]),
+        ([], [(0, CONVOLUTION), (1, CONVOLUTION), (2, CONVOLUTION), (3, 0), (4, 0)]),
+        (["--exits", "all"], [(1, CONVOLUTION), (2, CONVOLUTION), (3, 0), (4, 0)]),
         (["--exits", "0,3", "--convolution", "16"], [(0, 16), (3, 0), (4, 0)]),
         (["--convolution", "0"], [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]),
         (["--heads", "linear"], [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]),
@@ -67,7 +68,7 @@ def test_a_model_with_an_exit_on_the_embeddings(original, texts, tmp_path, capsy
     out = adapts(capsys, original, texts, *options, "-o", fast)
     assert f"Wrote {fast} with exits on layers 0, 4." in out
     config = AdaptiveModel.from_pretrained(fast).config
-    assert [(spec.layer, spec.convolution) for spec in config.exit_specs] == [(0, 64), (4, 0)]
+    assert [(spec.layer, spec.convolution) for spec in config.exit_specs] == [(0, CONVOLUTION), (4, 0)]
     assert "| 0 | attention | queries |" in (fast / "README.md").read_text()
     page = (fast / "report.html").read_text()
     results = json.loads(re.search(r'<script type="application/json" id="results">(.*?)</script>', page)[1])
