@@ -105,8 +105,8 @@ def main() -> None:
     pool, sets = read(args)
     runner = AdaptiveModel.from_pretrained(args.model).runner()
     answers = {name: runner.answer(texts, policy="never", quiet=True).values for name, texts in sets.items()}
-    about = {"date": date.today().isoformat(), "cpu": cpu_name(), "torch": torch.__version__}
-    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else about | {"runs": []}
+    about: dict[str, Any] = {"date": date.today().isoformat(), "cpu": cpu_name(), "torch": torch.__version__}
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else about | {"runs": []}
     for count in args.texts:
         for variations in args.variations:
             if any((entry["texts"], entry["variations"]) == (count, variations) for entry in results["runs"]):
