@@ -1,4 +1,4 @@
-"""Baselines made from the same model: the full model in torch, ONNX Runtime and OpenVINO, in every precision."""
+"""Baselines made from the same model: the full model in torch, ONNX Runtime, OpenVINO and other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import onnx
 
 from offramp.core.machine import half_precision
-from offramp.evaluation.benchmark.entries import PADDED_LENGTH, Entry
+from offramp.evaluation.benchmark.engines import ENGINES
+from offramp.evaluation.benchmark.entries import PADDED_LENGTH
+from offramp.evaluation.benchmark.entry import Entry
 from offramp.exports.exporter import activation_ranges, float32_graphs, unpadded_batches
 from offramp.exports.int8 import quantize
 from offramp.exports.options import Texts
@@ -22,7 +24,7 @@ __all__ = ["BASELINES", "build_baselines"]
 
 logger = logging.getLogger("offramp")
 
-BASELINES = ("plain", "pipeline", "bfloat16", "onnx", "openvino", "originals")
+BASELINES = ("plain", "pipeline", "bfloat16", "onnx", "openvino", "originals", *ENGINES)
 NUM_SAMPLES = 256  # texts for the calibration of NNCF
 
 
@@ -46,6 +48,8 @@ def build_baselines(
         entries.append(Entry(name, "originals", batches=(1,)))
     if "onnx" in names or "openvino" in names:
         entries += _graphs(model, texts, folder, names, num_layers)
+    for engine in (engine for engine in ENGINES.values() if engine.name in names):
+        entries += engine.build(model, texts, folder)
     return entries
 
 
