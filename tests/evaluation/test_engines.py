@@ -14,7 +14,7 @@ from offramp.evaluation.benchmark.entries import open_entry
 from offramp.evaluation.benchmark.entry import Entry
 from offramp.evaluation.benchmark.measuring import QualityScorer, measure_entries
 from offramp.exports.options import Texts
-from tests.tiny import WORDS, amplify_weights, save_encoder
+from tests.tiny import WORDS, adaptive, amplify_weights, save_encoder
 
 TEXTS = [" ".join(WORDS[start : start + length]) for start in range(8) for length in (1, 4, 7)]
 COMPILED = ("compile", "torchao")  # compiling takes too long for a test
@@ -76,6 +76,19 @@ def test_an_engine_that_is_not_installed_is_named_with_its_packages(folders, tmp
     assert engine.build(None, Texts(), tmp_path) == []
     assert caplog.messages == ["Skipping FastBert: fast-bert is not installed (pip install fast-bert)."]
     assert set(ENGINES) < set(BASELINES)
+
+
+def test_the_embeddings_alone_are_a_static_baseline(tmp_path):
+    model = adaptive("bert", tmp_path / "encoder", exits=[0, 2, 4], num_labels=3)
+    model.save_pretrained(tmp_path / "model")
+    entries = build_baselines(model, Texts(), tmp_path, ["onnx"], 2)
+    static = {entry.name: entry for entry in entries if entry.layers is not None}
+    assert list(static) == ["ONNX Runtime int8-token, first 2 layers", "ONNX Runtime int8-token, embeddings only"]
+    for entry in static.values():
+        output = open_entry(entry, str(tmp_path / "model"), 1)(TEXTS, 8)
+        expected = model.runner().answer(TEXTS, policy="never", max_layers=entry.layers).logits
+        assert set(output.layers) == {entry.layers}
+        assert np.abs(output.logits - expected).max() < 0.1 * np.abs(expected).max()
 
 
 def test_an_engine_that_fails_is_left_out_and_the_others_are_measured(folders, caplog):

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from offramp.core.machine import half_precision
+from offramp.core.stepper import ExitPoint
 from offramp.evaluation.benchmark.engines import ENGINES
 from offramp.evaluation.benchmark.entries import PADDED_LENGTH
 from offramp.evaluation.benchmark.entry import Entry
@@ -85,21 +86,30 @@ def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[st
 
 
 def _first_layers(model: AdaptiveModel, texts: Texts, folder: Path, num_layers: int) -> list[Entry]:
-    """Return the first layers alone in int8: a static model of the same cost."""
+    """Return static models in int8: the first layers at equal cost, and the embeddings alone if they have an exit.
+
+    The exit on the embeddings is a table of token vectors with a classifier that imitates the full model.
+    """
     *early, _ = model.exits.points
     if not early:
         return []
-    point = min(early, key=lambda exit_point: abs(exit_point.layer - num_layers))
+    nearest = min(early, key=lambda exit_point: abs(exit_point.layer - num_layers))
+    points = [nearest, *(point for point in early if point.layer == 0 and point is not nearest)]
+    return [_static_model(model, texts, folder, point) for point in points]
+
+
+def _static_model(model: AdaptiveModel, texts: Texts, folder: Path, point: ExitPoint) -> Entry:
+    """Return the model up to an exit in int8, without early exits."""
     plain = float32_graphs(model, [point])
     outputs = [output for output in plain[0].graph.output if output.name != "next"]
     del plain[0].graph.output[:]
     plain[0].graph.output.extend(outputs)
     scheme = "static" if texts.scales else "token"
     ranges = activation_ranges(model, plain, texts.scales)[0] if texts.scales else None
-    file = folder / "first_layers.onnx"
+    file = folder / f"first_{point.layer}_layers.onnx"
     onnx.save(quantize(plain[0], scheme, ranges), file)
-    name = f"ONNX Runtime int8-{scheme}, first {point.layer} layers"
-    return [Entry(name, "full", "onnx", f"int8-{scheme}", str(file), point.layer)]
+    part = "embeddings only" if point.layer == 0 else f"first {point.layer} layers"
+    return Entry(f"ONNX Runtime int8-{scheme}, {part}", "full", "onnx", f"int8-{scheme}", str(file), point.layer)
 
 
 def _nncf(model: AdaptiveModel, texts: Texts, graph: str, folder: Path) -> Path | None:

@@ -82,7 +82,7 @@ def _graph_runner(entry: Entry, model: str, threads: int | None) -> Runner:
     open_graph, _ = resolve_runtime(entry.backend)
     options = {"precision": "bf16"} if entry.dtype == "bfloat16" else {}
     graph = open_graph(Path(str(entry.graph)), threads, **options)
-    points = (ExitPoint(1, entry.layers or config.num_layers),)
+    points = (ExitPoint(1, config.num_layers if entry.layers is None else entry.layers),)
     stepper = SegmentStepper(entry.backend, entry.dtype, points, (graph,), config.answer_type)
     return Runner(model, config, load_tokenizer(model, config, {}), stepper)
 

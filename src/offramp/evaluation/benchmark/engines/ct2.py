@@ -62,7 +62,7 @@ def open_model(entry: Entry, runner: Any, threads: int | None) -> FullModel:
         return ctranslate2.StorageView.from_array(np.ascontiguousarray(values, np.int32))
 
     def full_model(batch: Batch) -> Tensor:
-        types = view(batch.types) if has_types and batch.types is not None else None
+        types = batch.types.tolist() if has_types and batch.types is not None and batch.types.any() else None
         output = encoder.forward_batch(view(batch.ids), view(batch.lengths), types)
         hidden = torch.from_numpy(np.array(output.last_hidden_state))
         logits: Tensor = stepper.classify(hidden, batch.as_inputs()["attention_mask"])

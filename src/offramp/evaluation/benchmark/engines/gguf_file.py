@@ -41,6 +41,7 @@ def write_gguf(encoder: Any, file: Path) -> None:
     writer.add_pooling_type(gguf.PoolingType.NONE)
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config.vocab_size)
+    writer.add_token_type_count(1)
     weights = {name: value.detach().float().numpy() for name, value in encoder.state_dict().items()}
 
     def add(name: str, values: NDArray[Any]) -> None:
