@@ -29,8 +29,9 @@ def build(model: Any, texts: Any, folder: Path) -> list[Entry]:
     if family not in FAMILIES:
         raise BadModel(f"it has no converter for {family}; it supports {', '.join(FAMILIES)}.")
     source, target = folder / "ctranslate2-source", folder / "ctranslate2"
-    verbosity = logging.get_verbosity()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # the converter loads the encoder with a pooler, which is not used
+    logging.disable_progress_bar()
     try:
         model.backbone.save_pretrained(source)
         _complete_config(source / "config.json")
@@ -38,6 +39,8 @@ def build(model: Any, texts: Any, folder: Path) -> list[Entry]:
         TransformersConverter(str(source)).convert(str(target), quantization="int8")
     finally:
         logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
     return [Entry("CTranslate2 int8", "full", "ctranslate2", "int8", str(target))]
 
 

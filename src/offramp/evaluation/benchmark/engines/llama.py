@@ -59,12 +59,14 @@ class LlamaEncoder:
         import llama_cpp
 
         self.library, self.size, self.limit = llama_cpp, size, max(MAX_PACKED, max_length)
+        self.silent = llama_cpp.llama_log_callback(lambda level, text, data: None)  # else a line per tensor
+        llama_cpp.llama_log_set(self.silent, None)
         model = llama_cpp.llama_model_load_from_file(file.encode(), llama_cpp.llama_model_default_params())
         if model is None:
             raise BadModel(f"llama.cpp cannot load {file}.")
         options = llama_cpp.llama_context_default_params()
         options.n_ctx = options.n_batch = options.n_ubatch = self.limit
-        options.n_seq_max = MAX_SEQUENCES
+        options.n_seq_max, options.kv_unified = MAX_SEQUENCES, True  # any sequence may have all tokens of a call
         options.n_threads = options.n_threads_batch = threads or torch.get_num_threads()
         options.embeddings, options.pooling_type = True, llama_cpp.LLAMA_POOLING_TYPE_NONE
         self.context = llama_cpp.llama_init_from_model(model, options)
