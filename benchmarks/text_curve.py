@@ -36,7 +36,7 @@ MOST = 50_000
 def read(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
     """Return the texts to adapt with, and those that measure the result."""
     case = next(case for case in CASES if case.name == "minilm-sst2")
-    user, texts, unseen = case.sizes
+    user, texts, _ = case.sizes
     everything = split(case.with_sizes((user, texts + MOST, 0)), args)
     parts = split(case, args)
     used = {row[0] for row in (*parts.user, *parts.unseen)}
@@ -51,7 +51,7 @@ def _texts(rows: list[Row]) -> list[str]:
 def full_depth(model: AdaptiveModel, texts: list[str]) -> Runner:
     """Return the classifier in int8 without early exits."""
     options = ExportOptions("onnx", "static", force=True, threads=1)
-    exporter = Exporter(model, Texts(texts[:256]), options, quiet=True)
+    exporter = Exporter(model, Texts([*texts[:256]]), options, quiet=True)
     return exporter.runner(exporter.make())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from offramp.answers import SINGLE_LABEL
-from offramp.evaluation.benchmark.entries import Entry
+from offramp.evaluation.benchmark.entry import Entry
 from offramp.evaluation.benchmark.measuring import EntryResult, QualityScorer
 from offramp.evaluation.benchmark.run import _spread, to_dict
 from offramp.report.benchmark import table

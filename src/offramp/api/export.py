@@ -292,8 +292,8 @@ def benchmark(
         texts: texts to predict; None for the dev rows of the training run.
         labels: labels of `texts` in memory.
         batch: batch sizes.
-        baselines: "plain", "pipeline", "bfloat16", "onnx", "openvino", "originals"; None for all that are
-            installed.
+        baselines: "plain", "pipeline", "bfloat16", "onnx", "openvino", "originals", "optimizer", "compile",
+            "torch-int8", "torchao", "ctranslate2", "llama.cpp"; None for all that are installed.
         rows: number of texts to time, spread over all; None for all.
         rounds: passes over the texts; the median is reported.
         memory: whether to measure memory, in a separate process per entry.

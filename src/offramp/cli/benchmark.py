@@ -1,8 +1,9 @@
 """Measure a model against baselines in one run, on your own texts and this machine.
 
 Baselines: the plain Hugging Face model and its pipeline, bfloat16 if the CPU supports it, the full model on ONNX
-Runtime and OpenVINO in every precision, and a shallower static model of equal cost. offramp runs on torch and on every
-export, each with its calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
+Runtime and OpenVINO in every precision, in torch.compile, torch int8, torchao, CTranslate2 and llama.cpp where they are
+installed, and a shallower static model of equal cost. offramp runs on torch and on every export, each with its
+calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
 of predictions equal to those of the full model in float32.
 """
 
@@ -37,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines",
         type=arguments.words,
         metavar="P",
-        help="baselines: plain, pipeline, bfloat16, onnx, openvino, originals (default: all that are installed)",
+        help="baselines: plain, pipeline, bfloat16, onnx, openvino, originals, optimizer, compile, torch-int8, "
+        "torchao, ctranslate2, llama.cpp (default: all that are installed)",
     )
     measurement.add_argument("--rows", type=int, metavar="N", help="number of texts to time (default: all)")
     measurement.add_argument(

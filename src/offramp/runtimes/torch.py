@@ -172,7 +172,10 @@ class TorchStepper:
     def full_model(self, batch: Batch) -> Tensor:
         """Return the full model's logits, from the encoder's own forward pass and the last exit head."""
         inputs = batch.as_inputs()
-        hidden, mask = self.encoder(**inputs)[0], inputs["attention_mask"]
+        return self.classify(self.encoder(**inputs)[0], inputs["attention_mask"])
+
+    def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return the logits of the last exit head on the encoder's output, (rows, tokens, hidden size)."""
         weights = (mask / mask.sum(1, keepdim=True)).unsqueeze(1).to(hidden.dtype)
         head = self.heads.at(self.exits[-1])
         shared = self.heads["shared"] if self.heads.shares_pooler[-1] else None

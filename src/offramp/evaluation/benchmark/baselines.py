@@ -1,4 +1,4 @@
-"""Baselines made from the same model: the full model in torch, ONNX Runtime and OpenVINO, in every precision."""
+"""Baselines made from the same model: the full model in torch, ONNX Runtime, OpenVINO and other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 import onnx
 
 from offramp.core.machine import half_precision
-from offramp.evaluation.benchmark.entries import PADDED_LENGTH, Entry
+from offramp.core.stepper import ExitPoint
+from offramp.evaluation.benchmark.engines import ENGINES
+from offramp.evaluation.benchmark.entries import PADDED_LENGTH
+from offramp.evaluation.benchmark.entry import Entry
 from offramp.exports.exporter import GraphSource, unpadded_batches
 from offramp.exports.int8 import quantize
 from offramp.exports.options import Texts
@@ -22,7 +25,7 @@ __all__ = ["BASELINES", "build_baselines"]
 
 logger = logging.getLogger("offramp")
 
-BASELINES = ("plain", "pipeline", "bfloat16", "onnx", "openvino", "originals")
+BASELINES = ("plain", "pipeline", "bfloat16", "onnx", "openvino", "originals", *ENGINES)
 NUM_SAMPLES = 256  # texts for the calibration of NNCF
 
 
@@ -46,6 +49,8 @@ def build_baselines(
         entries.append(Entry(name, "originals", batches=(1,)))
     if "onnx" in names or "openvino" in names:
         entries += _graphs(model, texts, folder, names, num_layers)
+    for engine in (engine for engine in ENGINES.values() if engine.name in names):
+        entries += engine.build(model, texts, folder)
     return entries
 
 
@@ -82,21 +87,30 @@ def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[st
 
 
 def _first_layers(source: GraphSource, folder: Path, num_layers: int) -> list[Entry]:
-    """Return the first layers alone in int8: a static model of the same cost."""
+    """Return static models in int8: the first layers at equal cost, and the embeddings alone if they have an exit.
+
+    The exit on the embeddings is a table of token vectors with a classifier that imitates the full model.
+    """
     *early, _ = source.model.exits.points
     if not early:
         return []
-    point = min(early, key=lambda exit_point: abs(exit_point.layer - num_layers))
+    nearest = min(early, key=lambda exit_point: abs(exit_point.layer - num_layers))
+    points = [nearest, *(point for point in early if point.layer == 0 and point is not nearest)]
+    return [_static_model(source, folder, point) for point in points]
+
+
+def _static_model(source: GraphSource, folder: Path, point: ExitPoint) -> Entry:
+    """Return the model up to an exit in int8, without early exits."""
     plain = source.segments([point.layer])
     outputs = [output for output in plain[0].graph.output if output.name != "next"]
     del plain[0].graph.output[:]
     plain[0].graph.output.extend(outputs)
     scheme = "static" if source.texts else "token"
     ranges = source.ranges([point.layer])[0] if source.texts else None
-    file = folder / "first_layers.onnx"
+    file = folder / f"first_{point.layer}_layers.onnx"
     onnx.save(quantize(plain[0], scheme, ranges), file)
-    name = f"ONNX Runtime int8-{scheme}, first {point.layer} layers"
-    return [Entry(name, "full", "onnx", f"int8-{scheme}", str(file), point.layer)]
+    part = "embeddings only" if point.layer == 0 else f"first {point.layer} layers"
+    return Entry(f"ONNX Runtime int8-{scheme}, {part}", "full", "onnx", f"int8-{scheme}", str(file), point.layer)
 
 
 def _nncf(model: AdaptiveModel, texts: Texts, graph: str, folder: Path) -> Path | None:

@@ -18,6 +18,8 @@ from offramp.core.runner import Runner
 from offramp.core.stepper import ExitPoint
 from offramp.data.reading import Text
 from offramp.encoders import EncoderState
+from offramp.evaluation.benchmark.engines import ENGINES, FullModel
+from offramp.evaluation.benchmark.entry import Entry
 from offramp.exports.folder import resolve_runtime
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Never, Policy
@@ -25,27 +27,9 @@ from offramp.runtimes.loading import load
 from offramp.runtimes.segments import SegmentStepper
 from offramp.runtimes.torch import TorchStepper
 
-__all__ = ["Entry", "EntryOutput", "open_entry"]
+__all__ = ["EntryOutput", "open_entry"]
 
 PADDED_LENGTH = 128  # tokens that the original implementations pad every row to
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One model configuration to measure; it can be sent to another process."""
-
-    name: str
-    mode: str  # plain, pipeline, originals, full or early-exit
-    backend: str = "torch"
-    dtype: str = "float32"
-    graph: str | None = None  # of a baseline: the file with the full model
-    layers: int | None = None  # of the graph, if it does not have all layers
-    batches: tuple[int, ...] | None = None  # None: all batch sizes
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether rows may exit early."""
-        return self.mode in ("early-exit", "originals")
 
 
 @dataclass(frozen=True)
@@ -67,8 +51,12 @@ class Predictor(Protocol):
 
 def open_entry(entry: Entry, model: str, threads: int | None) -> Predictor:
     """Load an entry."""
-    if entry.mode == "full" and entry.graph is not None:
+    if entry.mode == "full" and entry.graph is not None and entry.backend not in ENGINES:
         return partial(_run_sorted, _graph_runner(entry, model, threads), Never())
+    if entry.backend in ENGINES:
+        dtype = "bfloat16" if entry.dtype == "bfloat16" else "float32"
+        runner = load(model, "torch", threads=threads, dtype=dtype, device="cpu")
+        return partial(_run_engine, runner, ENGINES[entry.backend].open_model(entry, runner, threads))
     options: dict[str, Any] = {"dtype": entry.dtype, "device": "cpu"} if entry.backend == "torch" else {}
     runner = load(model, entry.backend, threads=threads, **options)
     if entry.mode == "pipeline":
@@ -94,7 +82,7 @@ def _graph_runner(entry: Entry, model: str, threads: int | None) -> Runner:
     open_graph, _ = resolve_runtime(entry.backend)
     options = {"precision": "bf16"} if entry.dtype == "bfloat16" else {}
     graph = open_graph(Path(str(entry.graph)), threads, **options)
-    points = (ExitPoint(1, entry.layers or config.num_layers),)
+    points = (ExitPoint(1, config.num_layers if entry.layers is None else entry.layers),)
     stepper = SegmentStepper(entry.backend, entry.dtype, points, (graph,), config.answer_type)
     return Runner(model, config, load_tokenizer(model, config, {}), stepper)
 
@@ -121,6 +109,15 @@ def _run_full_sorted(runner: Runner, texts: Sequence[Text], size: int) -> EntryO
 
     def predict(batch: Batch) -> tuple[Any, Any]:
         return runner.stepper.full_model(batch).float().numpy(), runner.config.num_layers
+
+    return _time_batches(runner, _batches(runner, texts, size), predict, len(texts))
+
+
+def _run_engine(runner: Runner, full_model: FullModel, texts: Sequence[Text], size: int) -> EntryOutput:
+    """Run the full model of another library on batches of similar lengths."""
+
+    def predict(batch: Batch) -> tuple[Any, Any]:
+        return full_model(batch).float().numpy(), runner.config.num_layers
 
     return _time_batches(runner, _batches(runner, texts, size), predict, len(texts))
 

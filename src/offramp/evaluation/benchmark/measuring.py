@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from offramp.answers import AnswerType
 from offramp.core.progress import track
 from offramp.data.reading import Text
-from offramp.evaluation.benchmark.entries import Entry, open_entry
+from offramp.evaluation.benchmark.engines import ENGINES
+from offramp.evaluation.benchmark.engines.engine import log_skipped
+from offramp.evaluation.benchmark.entries import open_entry
+from offramp.evaluation.benchmark.entry import Entry
 
 __all__ = ["EntryResult", "measure_entries", "peak_memory"]
 
@@ -59,11 +62,18 @@ def measure_entries(
     quality: QualityScorer,
 ) -> list[EntryResult]:
     """Run every entry once on all texts for quality, then in turns on `timed` for speed, per batch size and round."""
-    predictors = {entry: open_entry(entry, model, threads) for entry in track(entries, "Loading", "models")}
-    outputs = {}
+    predictors, outputs = {}, {}
     for entry in track(entries, "Predicting", "models"):
-        outputs[entry] = predictors[entry](texts, max(entry.batches or sizes))
-    rows = []
+        try:
+            predictor = open_entry(entry, model, threads)
+            outputs[entry] = predictor(texts, max(entry.batches or sizes))
+        except Exception as err:
+            if entry.backend not in ENGINES:
+                raise
+            log_skipped(entry.name, err)  # other libraries may fail here, such as torch.compile
+        else:
+            predictors[entry] = predictor
+    entries, rows = list(predictors), []
     for size in sizes:
         running = [entry for entry in entries if entry.batches is None or size in entry.batches]
         seconds: dict[Entry, list[float]] = {entry: [] for entry in running}

@@ -19,7 +19,8 @@ from offramp.data.reading import Text
 from offramp.data.rows import TaskRows
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.evaluation.benchmark.baselines import BASELINES, build_baselines
-from offramp.evaluation.benchmark.entries import Entry, open_entry
+from offramp.evaluation.benchmark.entries import open_entry
+from offramp.evaluation.benchmark.entry import Entry
 from offramp.evaluation.benchmark.measuring import NUM_WARMUP, EntryResult, QualityScorer, measure_entries, peak_memory
 from offramp.exports.folder import read_export
 from offramp.exports.options import Texts
@@ -119,7 +120,8 @@ def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
 def _with_memory(
     results: list[EntryResult], entries: Sequence[Entry], name: str, texts: Sequence[Text], options: BenchmarkOptions
 ) -> list[EntryResult]:
-    size = max(options.batches)
+    size, measured = max(options.batches), {result.name for result in results}
+    entries = [entry for entry in entries if entry.name in measured]
     peaks = {entry.name: peak_memory(entry, name, texts[:NUM_WARMUP], size, options.threads) for entry in entries}
     return [replace(result, memory_mb=round(peaks[result.name], 1)) for result in results]
 
