@@ -7,8 +7,8 @@ import pytest
 
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.tuning.choosing import TuneOptions, candidates, suggest_larger_risk
-from offramp.calibration.tuning.costs import Costs
-from offramp.calibration.tuning.search import search
+from offramp.calibration.tuning.costs import Costs, _fit, _measured_rows, batch_sizes
+from offramp.calibration.tuning.search import estimate_seconds, search
 from offramp.calibration.tuning.threshold_grids import TUNABLE, threshold_grid
 from offramp.evaluation.traces.trace import Trace
 
@@ -59,6 +59,27 @@ def test_expensive_exits_lead_to_fewer_exits():
         candidates(trace, guarantee, costs(4, exit_overhead=seconds), options, [0, 1, 2])[0] for seconds in (0.0, 9.0)
     )
     assert len(expensive.exit_indices) < len(cheap.exit_indices)
+
+
+def test_long_rows_cost_what_they_take():
+    """Ten short rows and ten long ones: rows of median length would say nothing about the cost."""
+    per_token = Costs(np.tile([0.0, 0.0, 1.0, 0.0], (2, 1)), np.zeros(4), np.zeros(4), encoding=0.5)
+    lengths, all_stay = np.repeat([10, 100], 10), np.ones(20, np.int64)
+    assert estimate_seconds(all_stay, lengths, (0, 1), per_token, 10) == 2 * 55 + 0.5
+    short_exit = np.repeat([0, 1], 10)
+    assert estimate_seconds(short_exit, lengths, (0, 1), per_token, 10) == 55 + 50 + 0.5
+    assert estimate_seconds(all_stay, lengths, (0, 1), per_token, 20) == 2 * 100 + 0.5  # padded to the longest
+
+
+def test_the_fit_finds_the_costs_of_calls_rows_and_tokens():
+    lengths = np.sort(np.random.default_rng(0).lognormal(3, 0.8, 300).astype(int) + 3)
+    groups = _measured_rows(np.arange(300), lengths, 32)
+    assert min(map(len, groups)) == 1 and max(map(len, groups)) == 32
+    sizes = batch_sizes(np.array([len(rows) for rows in groups]), np.array([lengths[rows].max() for rows in groups]))
+    true = np.array([5e-5, 1e-6, 2e-5, 1e-8])
+    np.testing.assert_allclose(_fit(sizes, sizes @ true), true, rtol=1e-6)
+    merged = Costs(np.stack([true, 2 * true, 3 * true]), true, true).select((1, 2))
+    np.testing.assert_allclose(merged.layers, [3 * true, 3 * true])
 
 
 def test_exits_that_may_not_be_kept_are_in_no_set():

@@ -21,7 +21,7 @@ from offramp.calibration.tuning.choosing import (
     settings_to_test,
     suggest_larger_risk,
 )
-from offramp.calibration.tuning.costs import measure
+from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.reference import reference_for
@@ -105,7 +105,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     plan.model.name_or_path = str(full_folder)
     plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
     exporter = Exporter(plan.model, texts, options)
-    exported, best = _fastest_export(plan, exporter)
+    exported, best, costs = _fastest_export(plan, exporter)
     layers = [plan.model.exits.points[index].layer for index in best.exit_indices]
     plan.log_step(5, _describe_test(plan))
     model = keep_exits(plan.model, layers)
@@ -125,6 +125,7 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
             shared=exporter.source,
         ),
         best,
+        costs,
         plan.test_rows,
         plan.guarantee,
         tuning,
@@ -143,8 +144,8 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     return ExitSelection(tuple(layers), outcome.trace, outcome.evidence, exporter.source)
 
 
-def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate]:
-    """Return the export with the fastest exits within the risk, and these exits.
+def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate, Costs]:
+    """Return the export with the fastest exits within the risk, these exits, and the measured costs.
 
     The differences of int8 are part of the risk. A precision that uses up nearly all of it at full depth is left out,
     because the test on other texts would probably fail.
@@ -153,7 +154,7 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
 
     exports = exporter.make_all()
     plan.log_step(4, f"select the fastest exits{' and precision' if len(exports) > 1 else ''} on {_selection(plan)}.")
-    selected: tuple[ExportedGraphs, Candidate] | None = None
+    selected: tuple[ExportedGraphs, Candidate, Costs] | None = None
     early, hints = range(len(exporter.points) - 1), list[str]()
     data, tuning = plan.rows(plan.splits.selection), plan.options.tuning
     reference = reference_for(exporter.runner(exports[0]), data.rows.texts)
@@ -170,7 +171,7 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
         else:
             logger.info("%s: %s.", exported.precision, describe_candidate(result.best, result.layers))
             if selected is None or result.best.seconds < selected[1].seconds:
-                selected = exported, result.best
+                selected = exported, result.best, result.costs
     if selected is None:
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
     return selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from offramp.core.chunks import Chunk
 from offramp.core.progress import Progress
 from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
@@ -37,6 +38,13 @@ class Costs:
     exit_overhead: NDArray[np.float64]  # (4,), of a decision and of removing the rows that exit
     batch: int = 32  # rows per batch
     length: int = 32  # median length
+    encoding: float = 0.0  # per row, of tokenization and batching
+
+    def select(self, exit_indices: Sequence[int]) -> Costs:
+        """Return the costs of a model that has only these exits."""
+        starts = [0, *(index + 1 for index in exit_indices[:-1])]
+        layers = [self.layers[start : stop + 1].sum(0) for start, stop in zip(starts, exit_indices, strict=True)]
+        return replace(self, layers=np.stack(layers))
 
     def row_seconds(self, coefficients: NDArray[np.float64], rows: int) -> float:
         """Return the seconds per row in a batch of rows of median length."""
@@ -58,7 +66,7 @@ def _now(stepper: Backend) -> float:
 
 def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
     """Time every segment and the undivided model on batches of 1 to `size` rows, of short, medium and long rows."""
-    chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
+    chunk, encoding = _encode(runner, texts, size)
     stepper, lengths = runner.stepper, chunk.rows.lengths[chunk.order]
     batches = [chunk.batch(rows) for rows in _measured_rows(chunk.order, lengths, size)]
     num_exits = len(stepper.exits)
@@ -97,7 +105,20 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
         _fit(sizes, decisions),
         min(size, len(texts)),
         int(np.median(lengths)),
+        encoding,
     )
+
+
+def _encode(runner: Runner, texts: Sequence[Text], size: int) -> tuple[Chunk, float]:
+    """Return the texts as a chunk, and the seconds per text of tokenization and batching."""
+    seconds = []
+    for _ in range(MIN_ROUNDS):
+        start = time.perf_counter()
+        chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
+        for _ in chunk.batches_of(size):
+            pass
+        seconds.append(time.perf_counter() - start)
+    return chunk, min(seconds) / len(chunk.examples)
 
 
 def _measured_rows(order: NDArray[Any], lengths: NDArray[Any], size: int) -> list[NDArray[Any]]:

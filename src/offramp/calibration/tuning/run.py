@@ -30,7 +30,7 @@ from offramp.calibration.tuning.choosing import (
     suggest_larger_risk,
 )
 from offramp.calibration.tuning.costs import Costs, measure
-from offramp.calibration.tuning.search import Candidate
+from offramp.calibration.tuning.search import Candidate, estimate_seconds
 from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.core.loop import run
 from offramp.core.progress import track
@@ -123,7 +123,7 @@ def tune(
     final = Exporter(model, texts, with_exits(export_options, exported, layers), shared=exporter.source)
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "trace.safetensors"
-        outcome = calibrate_and_store(final, best, test_rows, guarantee, options, file)
+        outcome = calibrate_and_store(final, best, result.costs, test_rows, guarantee, options, file)
     if outcome.is_tested:
         record = TestRecord.of(guarantee, outcome.policy is not None, test_rows.keys)
         append_tests(row_options.ledger_file(folder), [record])
@@ -218,6 +218,7 @@ def _allowed(exported: ExportedGraphs) -> list[int]:
 def calibrate_and_store(
     exporter: Exporter,
     best: Candidate,
+    costs: Costs,
     rows: CalibrationRows,
     guarantee: Guarantee,
     options: TuneOptions,
@@ -244,15 +245,26 @@ def calibrate_and_store(
     warn_about_constant(evidence)
     evidence["sentence"] = " ".join([evidence["sentence"], *notes_on(runner, has_gates=False)])
     texts = rows.data.rows.texts
-    timed = [texts[row] for row in timed_rows(texts)]
-    seconds = _seconds_per_row(runner, chosen, timed, options.batch)
+    timed = timed_rows(texts)
+    seconds = _seconds_per_row(runner, chosen, [texts[row] for row in timed], options.batch)
+    forecast = _forecast(tested.take(timed), chosen, costs.select(best.exit_indices), options.batch)
     if not exporter.quiet:
-        exits = ", ".join(map(str, layers))
-        logger.info("Exits on layers %s, %s: %.2f ms per text (measured).", exits, chosen.describe(), 1000 * seconds)
-    tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": best.seconds}
+        exits, times = (
+            ", ".join(map(str, layers)),
+            f"{1000 * seconds:.2f} ms per text (estimated: {1000 * forecast:.2f})",
+        )
+        logger.info("Exits on layers %s, %s: %s.", exits, chosen.describe(), times)
+    tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": forecast}
     evidence = build_evidence(evidence, chosen, trace, model_name) | {"tuned": tuned}
     store(exporter, exported, *bind_policy(runner, chosen, evidence))
     return TuningOutcome(layers, chosen, evidence["sentence"], trace, evidence)
+
+
+def _forecast(trace: Trace, policy: Policy, costs: Costs, size: int) -> float:
+    """Return the estimated seconds per row of a policy on the rows of a trace."""
+    order = np.argsort(trace.lengths, kind="stable")
+    first = trace.replay(policy).exit[order] - 1
+    return estimate_seconds(first, trace.lengths[order], tuple(range(len(costs.layers))), costs, size)
 
 
 def _seconds_per_row(runner: Runner, policy: Policy, texts: Sequence[Text], size: int) -> float:

@@ -118,4 +118,4 @@ def estimate_seconds(
         seconds = seconds if exit_index == exit_indices[-1] else seconds + costs.exit_overhead
         total += float((batch_sizes(remaining.sum(1), longest) @ seconds).sum())
         start = exit_index + 1
-    return total / len(first)
+    return total / len(first) + costs.encoding
