@@ -192,6 +192,7 @@ KINDS = {
     "one label": {"num_labels": 3, "lte": True},
     "several": {"num_labels": 3, "lte": True, "problem_type": "multi_label_classification"},
     "regression": {"num_labels": 1, "lte": True, "problem_type": "regression"},
+    "ranking": {"num_labels": 1, "lte": True, "problem_type": "ranking"},
 }
 TEXTS = [text for text, _ in rows(40)]
 
@@ -206,6 +207,10 @@ def models(tmp_path_factory):
 def layers(model, policy: str) -> list[int]:
     if policy.startswith("risk:"):  # a judge, as calibrate fits one
         policy = f"{policy}:0,0,0:1,1,1"
+    if policy.startswith("top-k:"):  # errors, as calibrate fits them
+        policy = f"{policy}:1,1,1"
+    if model.config.answer_type.multiple_rows:
+        return [answer.exit_layer for answer in model.predict([(TEXTS[0], TEXTS[1:21])] * 2, policy=policy)]
     return [answer.exit_layer for answer in model.predict(TEXTS, policy=policy)]
 
 
@@ -219,7 +224,7 @@ def test_the_extremes_are_extreme(models):
     found = table(sections(read("reference/policies.md"))["Extreme values"], "policy")
     assert {codes(line[0])[0] for line in found} == set(POLICIES)
     for name, safest, boldest, where in found:
-        kinds = ["regression"] if "regression" in name else ["one label"]
+        kinds = ["regression"] if "regression" in name else ["ranking"] if "top-k" in name else ["one label"]
         if codes(name)[0] in ("entropy", "confidence", "margin", "learned", "layer", "patience-confidence"):
             kinds.append("several")
         for kind in kinds:

@@ -57,6 +57,8 @@ class Decoding:
 
     labels: tuple[str, ...]
     no_answer: float | None = None  # spans: margin by which "no answer" must win; None: always answer
+    options: Mapping[str, Any] | None = None  # of the answer type, from the config
+    depth: int | None = None  # number of layers of the full model
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,8 @@ class _ParquetTypes:
     def schema(self) -> Any:
         import pyarrow as pa
 
-        types = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
+        types = {"string": pa.string(), "float": pa.float64(), "int": pa.int64()}
+        types |= {f"{name}s": pa.list_(kind) for name, kind in list(types.items())}
         fields = self.table.config.answer_type.fields
         columns = {name: types[fields[name]] if name in fields else self._type(pa, name) for name in self.table.columns}
         return pa.schema(columns | {f"score_{label}": pa.float64() for label in self.table.score_labels})
