@@ -78,7 +78,7 @@ def train(args: argparse.Namespace) -> None:
         labels = torch.tensor([pair[2] for pair in batch])
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(**inputs).logits[:, 0], labels)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

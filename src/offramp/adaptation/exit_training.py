@@ -10,6 +10,7 @@ from offramp.training.imitation.states import States, record_states
 
 __all__ = ["train_exits"]
 
+TRAINING_ROWS = 24_000  # if an example is many rows
 MIN_FLAGGED_SHARE = 0.7  # of the flagged test texts that a guarantee needs; with fewer, training is not started
 
 
@@ -25,7 +26,9 @@ def _load_or_record_states(plan: AdaptPlan) -> States:
     states = plan.work.load_states()
     if states is None:
         plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts.")
-        states = record_states(plan.model, plan.splits.training, plan.work.folder, quiet=True)
+        answer_type, seed = plan.model.config.answer_type, plan.options.imitation.seed
+        examples = answer_type.training_examples(plan.splits.training, TRAINING_ROWS, seed)
+        states = record_states(plan.model, examples, plan.work.folder, quiet=True)
         plan.work.save_states(states)
     return states
 

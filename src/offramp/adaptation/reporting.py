@@ -76,8 +76,10 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     own_timings = replace(timings, policies=timings.policies[: len(policies)])
     results = _with_output_name(add_timings(results, trace, policies, own_timings, original), plan)
     (plan.new_folder / "report.html").write_text(render(results), encoding="utf-8")
-    agrees = scorer.agrees(trace.replay(runner.config.exit_policy).answers)
-    agreement = float(agrees[np.union1d(timed, others)].mean())
+    changes = trace.answer_type.changes(
+        trace.replay(runner.config.exit_policy).answers, trace.expected, scorer.tolerance
+    )
+    agreement = 1 - float(changes[np.union1d(timed, others)].mean())
     equal_time = None if equal is None else (equal, timings.policies[-1])
     return _describe(plan, runner, timings, agreement, baseline, equal_time)
 

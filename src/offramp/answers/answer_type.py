@@ -145,6 +145,10 @@ class AnswerType(ABC):
         """Return an example for warm-up."""
         return ("a text", "another text") if pairs else "a text to warm up with"
 
+    def identify(self, example: Any) -> Any:
+        """Return what makes an example the same as another: the example, or a text of it."""
+        return example
+
     def shared_texts(self, examples: Sequence[Any]) -> list[str]:
         """Return texts that several examples may share, such as contexts: they link held-out and training rows."""
         return []

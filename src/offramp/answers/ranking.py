@@ -129,6 +129,10 @@ model = AutoModelForSequenceClassification.from_pretrained("path/to/this/model",
         """Return a query with two documents."""
         return "a query", "a document", "another document"
 
+    def identify(self, example: Any) -> Any:
+        """Return the query: it is the unit of splits, tests and audits."""
+        return example[0]
+
     def training_examples(self, examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
         """Return the rankings with fewer documents, so that they have about this many rows together.
 

@@ -118,8 +118,10 @@ def sort_documents(outputs: RowOutputs, group: Array, activation: str, top_k: in
     order = np.lexsort((-values, outputs.exit < deepest, group))  # stable: of equal scores the first document wins
     scores = activate(values, activation)
     documents = order - np.repeat(starts, sizes)
-    columns = (_split(column, starts) for column in (documents, scores[order], np.asarray(outputs.layer)[order]))
-    return RankingAnswers(np.maximum.reduceat(outputs.layer, starts), *columns, top_k, depth)
+    columns = (documents, scores[order], np.asarray(outputs.layer)[order])
+    orders, sorted_scores, layers = (_split(column, starts) for column in columns)
+    deepest_layers = np.maximum.reduceat(outputs.layer, starts)
+    return RankingAnswers(deepest_layers, orders, sorted_scores, layers, top_k, depth)
 
 
 def _split(values: Array, starts: Array) -> Array:

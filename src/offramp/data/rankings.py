@@ -6,14 +6,28 @@ query and a list of documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from offramp.errors import BadInput
 
-__all__ = ["RANKING_INPUTS", "is_ranking", "to_ranking"]
+__all__ = ["DOCUMENT_COLUMNS", "RANKING_INPUTS", "are_rankings", "is_ranking", "join_pairs", "to_ranking"]
 
 RANKING_INPUTS = ("query", "documents")
+DOCUMENT_COLUMNS = ("document", "passage")  # of tables with a row per query and document
+
+
+def are_rankings(columns: Sequence[str] | None) -> bool:
+    """Whether a file or table with these columns contains rankings."""
+    names = columns or ()
+    return "query" in names and any(name in names for name in (RANKING_INPUTS[1], *DOCUMENT_COLUMNS))
+
+
+def join_pairs(pairs: Iterable[Any]) -> Iterator[Any]:
+    """Yield rankings from the rows of a table, a query and a document each; rows of a query follow each other."""
+    for query, rows in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        yield (query, *(document for row in rows for document in row[1:]))
 
 
 def is_ranking(example: Any) -> bool:

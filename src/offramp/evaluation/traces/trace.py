@@ -199,7 +199,7 @@ class Trace:
     def _blocks(self, together: bool) -> Iterator[tuple[Replay, Array | None]]:
         """Yield blocks of rows to replay, with their groups."""
         if self.rows <= BLOCK or together:
-            yield self._only_block, self.group
+            yield self._only_block, None if self.group is None else np.array(self.group)  # torch needs a copy
             return
         for start in range(0, self.rows, BLOCK):
             rows = slice(start, start + BLOCK)

@@ -22,6 +22,7 @@ __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 TARGET_ROWS = 64_000  # training rows over all epochs
 MIN_EPOCHS, MAX_EPOCHS = 3, 10
 POOL = 50  # batches whose rows are sorted by length together
+GROUP_ROWS = 2  # batches of whole examples are this many times larger
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def imitate(
     """
 
     def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
-        soft = answer_type.distillation_loss(logits, states.teacher[batch].to(device), 1.0, per_row=True)
+        examples = torch.from_numpy(states.rows[batch]).to(device)
+        soft = answer_type.imitation_loss(logits, states.teacher[batch].to(device), examples)
         if labels is None or not label_weight:
             return soft
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
@@ -74,8 +76,11 @@ def imitate(
         head.train()
     start, step, fraction = time.monotonic(), 0, 0.0
     random = np.random.default_rng(options.seed)
+    batches = _batches(states.lengths, options.batch_size, steps, random)
+    if answer_type.compares_rows:
+        batches = _batches_of_groups(states.rows, GROUP_ROWS * options.batch_size, steps, random)
     with Progress("Training the exits", 100, "%") as progress:
-        for batch in _batches(states.lengths, options.batch_size, steps, random):
+        for batch in batches:
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
@@ -117,3 +122,21 @@ def _batches(
         for index in random.permutation(len(batches))[:steps]:
             yield batches[index]
         steps -= len(batches)
+
+
+def _batches_of_groups(
+    examples: NDArray[np.int64], size: int, steps: int, random: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Yield `steps` batches of about `size` rows that hold whole examples, reshuffled in every epoch."""
+    order = np.argsort(examples, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(examples[order])) + 1)
+    while steps > 0:
+        batch: list[NDArray[np.int64]] = []
+        for index in random.permutation(len(groups)):
+            batch.append(groups[index])
+            if sum(map(len, batch)) >= size and steps > 0:
+                yield np.concatenate(batch)
+                batch, steps = [], steps - 1
+        if batch and steps > 0:
+            yield np.concatenate(batch)
+            steps -= 1
