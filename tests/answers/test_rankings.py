@@ -10,13 +10,16 @@ import torch
 
 import offramp
 from offramp import AdaptiveModel
+from offramp.adaptation.texts import unlabelled_rows
 from offramp.answers import RANKING
 from offramp.answers.ranking import listwise
 from offramp.answers.ranking_answers import missing_fraction
 from offramp.answers.ranking_scores import ndcg, reciprocal_rank
+from offramp.calibration.estimate_errors import fit_errors
 from offramp.core.loop import run
 from offramp.core.parts import PartStepper
 from offramp.errors import BadInput, BadModel, BadValue
+from offramp.evaluation.evaluate import obtain_trace
 from offramp.policies import TopK
 from offramp.policies.top_k import kth_best
 from tests.rankings import IDENTITY, SIGMOID, random_rankings, reranker, save_reranker
@@ -129,6 +132,40 @@ def test_documents_that_reach_the_end_have_the_full_score_and_come_first(model):
         assert all(layer < 4 for layer in answer.document_layers[answer.num_full :])
     estimated = [result for ranking in RANKINGS for result in model.rank(**ranking, policy=POLICY)]
     assert {result.get("estimated") for result in estimated} == {None, True}
+
+
+def test_replayed_is_live(model, tmp_path):
+    rankings = [(ranking["query"], *dict.fromkeys(ranking["documents"])) for ranking in random_rankings(40, seed=7)]
+    data = unlabelled_rows(model.config, rankings, "rankings")
+    trace = obtain_trace(model.runner(), data, tmp_path / "trace.safetensors")
+    assert len(trace) == len(rankings) and trace.rows == sum(len(ranking) - 1 for ranking in rankings)
+    estimates, errors = np.asarray(trace.logits)[:, :-1, 0], fit_errors(trace)
+    for k in (1, 3):
+        settings = [TopK(k, float(margin), errors) for margin in np.linspace(0.1, 1.0, 41)]
+        policy = max(settings, key=gap_in(trace, estimates))
+        live, replayed = model.runner().answer(rankings, policy=policy), trace.replay(policy)
+        layers = [dict(zip(order, row, strict=True)) for order, row in zip(live.orders, live.layers, strict=True)]
+        assert [row[index] for row in layers for index in range(len(row))] == replayed.layer.tolist()
+        np.testing.assert_array_equal(replayed.answers, live.values)
+        assert len(set(replayed.layer.tolist())) > 2
+        part = trace.take(np.array([3, 7, 20]))
+        np.testing.assert_array_equal(part.replay(policy).answers[:, 1], replayed.answers[[3, 7, 20], 1])
+
+
+def gap_in(trace, estimates):
+    """Return a function from a policy to the least distance of a score from its bound: compaction shifts floats."""
+
+    def gap(policy):
+        exits, group = trace.replay(policy).exit, torch.from_numpy(np.array(trace.group))
+        distances = []
+        for index in range(estimates.shape[1]):
+            rows = torch.from_numpy(np.flatnonzero(exits > index))
+            scores = torch.from_numpy(estimates[:, index])[rows]
+            bounds = kth_best(scores, group[rows], policy.k) - policy.threshold * policy.errors[index]
+            distances.append((scores - bounds).abs().min())
+        return float(min(distances))
+
+    return gap
 
 
 def test_a_larger_top_k_keeps_more_documents(model):

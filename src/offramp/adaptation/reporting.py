@@ -150,7 +150,7 @@ def _describe(
         lines.append(f"           {output} does not reach the agreement of ordinary int8 with any threshold")
     else:
         setting, seconds = equal[0], _seconds(equal[1], on_cpu)
-        policy = f"`policy='{setting.name}:{setting.parameter:.3g}'`, the agreement of ordinary int8, no guarantee"
+        policy = f"`policy='{setting.short}'`, the agreement of ordinary int8, no guarantee"
         lines.append(f"{seconds:7.2f} s  {output} with {policy}: {full / seconds:.1f} × as fast as ordinary int8")
     if own > full:
         changed, risk = f"{100 * (1 - shared):.1f} %", f"the risk of {100 * plan.guarantee.risk:g} %"

@@ -89,6 +89,11 @@ class Policy:
                 return float(value)
         return None
 
+    @property
+    def short(self) -> str:
+        """The policy as a user writes it, without what is fitted to a model."""
+        return f"{self.name}:{self.parameter:.3g}"
+
     def add_to_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
         """Add the decision to an ONNX graph with the input `threshold`; return the name of the Boolean output."""
         raise BadValue(f"A single ONNX file does not support policy {self.name!r}; use entropy, confidence or risk.")

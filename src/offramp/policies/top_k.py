@@ -76,6 +76,11 @@ class TopK(Policy):
         """Return the model spec with these errors."""
         return replace(model_spec, errors=self.errors) if self.errors else model_spec
 
+    @property
+    def short(self) -> str:
+        """The policy without the fitted errors."""
+        return f"{self.name}:{self.k}:{self.threshold:.3g}"
+
     def keeping(self, top_k: int | None) -> Policy:
         """Return the policy that keeps at least `top_k` documents."""
         return self if top_k is None or top_k <= self.k else replace(self, k=top_k)

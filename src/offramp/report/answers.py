@@ -187,7 +187,7 @@ def _write_parquet(table: PredictionTable, path: Path, name: str) -> int:
             if writer is None:
                 schema = _ParquetTypes(table, rows[0]).schema()
                 writer = ParquetWriter(path, schema)
-            for row in rows:
+            for row in rows if table.all_scores else ():
                 row |= {f"score_{label}": score for label, score in row.pop("scores", {}).items()}
             with writing(name):
                 writer.write_table(_arrow_table(pa, rows, schema, name))

@@ -208,7 +208,8 @@ class Trace:
     def replay(self, policy: Policy) -> Replayed:
         """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
-        return Replayed(outputs.exit, outputs.layer, self._answers(outputs.logits))
+        answers = self._answers(outputs.logits) if self.group is None else self.decode(outputs).values
+        return Replayed(outputs.exit, outputs.layer, answers)
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """Return the outputs of all rows under a policy."""
