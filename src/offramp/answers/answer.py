@@ -145,8 +145,8 @@ class ModelCard:
 class Endpoint:
     """A route of the server: its request, the examples in it, and its response.
 
-    `parameters` returns the options of a request by name (policy, max_layers, deadline_ms, truncate); `reply` returns
-    the response for the predictions, the parsed body and further facts about the request.
+    `parameters` returns the options of a request by name (policy, max_layers, deadline_ms, truncate, top_k); `reply`
+    returns the response for the predictions, the parsed body and further facts about the request.
     """
 
     path: str

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from offramp.answers.answer import Answers, Decoding, ModelCard, RowOutputs
+from offramp.answers.answer import Answers, Decoding, Endpoint, ModelCard, RowOutputs
 from offramp.answers.answer_type import AnswerType, Array, Encoder, RowPrediction
 from offramp.answers.ranking_answers import missing_fraction, relevance, sort_documents
 from offramp.answers.ranking_folder import order_outputs, read_activation
@@ -158,6 +158,12 @@ model = AutoModelForSequenceClassification.from_pretrained("path/to/this/model",
         assert group is not None, "a ranking needs the rows of its query"
         options = decoding.options or DEFAULTS
         return sort_documents(outputs, group, options["activation"], options["top_k"], decoding.depth)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the routes `/rerank`, `/v1/rerank`, `/v2/rerank` and `/score`."""
+        from offramp.answers.ranking_routes import ROUTES
+
+        return ROUTES
 
     # -- predictions -----------------------------------------------------------------------------------
 

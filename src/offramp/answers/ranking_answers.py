@@ -36,6 +36,7 @@ class RankingAnswer(Answer):
     Attributes:
         ranking: indices of the documents, best first.
         document_scores: their scores, in the same order.
+        raw_scores: the same before the activation function.
         document_layers: the layers at which they exited.
         num_full: number of documents that have the full model's score. They come first; the others follow by their
             estimates.
@@ -43,6 +44,7 @@ class RankingAnswer(Answer):
 
     ranking: list[int] = field(default_factory=list)
     document_scores: list[float] = field(default_factory=list)
+    raw_scores: list[float] = field(default_factory=list)
     document_layers: list[int] = field(default_factory=list)
     num_full: int = 0
 
@@ -73,18 +75,20 @@ class RankingAnswers(Answers):
     """Rankings in the order of the queries; the arrays hold one array per query."""
 
     orders: Array  # (queries,) of document indices, best first
-    scores: Array  # (queries,) of scores in that order
+    raw_scores: Array  # (queries,) of scores in that order, before the activation
     layers: Array  # (queries,) of exit layers in that order
     top_k: int  # documents that two rankings are compared by
     depth: int | None  # layers of the full model
+    activation: str = "identity"
 
     def __iter__(self) -> Iterator[Answer]:
-        for order, scores, layers, deepest in zip(
-            self.orders, self.scores, self.layers, self.layer.tolist(), strict=True
+        for order, raw, layers, deepest in zip(
+            self.orders, self.raw_scores, self.layers, self.layer.tolist(), strict=True
         ):
             num_full = len(layers) if self.depth is None else int((layers == self.depth).sum())
-            values = scores.tolist()
-            yield RankingAnswer(None, values[0], deepest, values, (), order.tolist(), values, layers.tolist(), num_full)
+            scores, indices = activate(raw, self.activation).tolist(), order.tolist()
+            documents = (indices, scores, raw.tolist(), layers.tolist(), num_full)
+            yield RankingAnswer(None, scores[0], deepest, scores, (), *documents)
 
     @property
     def values(self) -> Array:
@@ -99,7 +103,8 @@ class RankingAnswers(Answers):
     @property
     def score(self) -> NDArray[np.float64]:
         """Score of the best document of each query."""
-        return np.array([scores[0] for scores in self.scores], dtype=np.float64)
+        best = np.array([raw[0] for raw in self.raw_scores], dtype=np.float64)
+        return activate(best, self.activation)
 
     def excerpt(self, index: int, example: Any, max_length: int) -> str | list[str]:
         """Return the query and its best document."""
@@ -110,18 +115,17 @@ def sort_documents(outputs: RowOutputs, group: Array, activation: str, top_k: in
     """Return the documents of each query: those that reached the deepest exit first, each part by its scores."""
     if not len(group):
         empty = np.empty(0, dtype=object)
-        return RankingAnswers(np.empty(0, np.int64), empty, empty, empty, top_k, depth)
+        return RankingAnswers(np.empty(0, np.int64), empty, empty, empty, top_k, depth, activation)
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     sizes = np.diff([*starts, len(group)])
     deepest = np.repeat(np.maximum.reduceat(outputs.exit, starts), sizes)
     values = relevance(np.asarray(outputs.logits))
     order = np.lexsort((-values, outputs.exit < deepest, group))  # stable: of equal scores the first document wins
-    scores = activate(values, activation)
     documents = order - np.repeat(starts, sizes)
-    columns = (documents, scores[order], np.asarray(outputs.layer)[order])
-    orders, sorted_scores, layers = (_split(column, starts) for column in columns)
+    columns = (documents, values[order], np.asarray(outputs.layer)[order])
+    orders, raw_scores, layers = (_split(column, starts) for column in columns)
     deepest_layers = np.maximum.reduceat(outputs.layer, starts)
-    return RankingAnswers(deepest_layers, orders, sorted_scores, layers, top_k, depth)
+    return RankingAnswers(deepest_layers, orders, raw_scores, layers, top_k, depth, activation)
 
 
 def _split(values: Array, starts: Array) -> Array:
