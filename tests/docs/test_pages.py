@@ -23,6 +23,7 @@ import yaml
 from safetensors import safe_open
 
 import offramp
+from offramp.answers import RANKING
 from offramp.calibration.risks import Guarantee
 from offramp.cli.main import main
 from offramp.errors import BadValue
@@ -31,6 +32,7 @@ from offramp.training.recipes import RECIPES
 from offramp.training.settings import Settings
 from tests.pages import DOCS, blocks, codes, commands, known_options, option, read, sections, shortened, table
 from tests.questions import write_squad
+from tests.rankings import random_rankings, save_reranker, write_rankings
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
@@ -44,6 +46,7 @@ PAGES = (
     "how-to/threads.md",
     "how-to/calibrate.md",
     "how-to/question-answering.md",
+    "how-to/rerank.md",
     "how-to/export.md",
     "how-to/adapt.md",
     "how-to/python.md",
@@ -321,6 +324,25 @@ def keys(found: object, depth: int) -> set[str]:
     if not isinstance(found, dict) or depth == 0:
         return set()
     return set(found).union(*(keys(one, depth - 1) for one in found.values()))
+
+
+def test_reranking_runs(tmp_path, monkeypatch):
+    """The page's commands and code, with a tiny reranker and a larger risk."""
+    monkeypatch.chdir(tmp_path)
+    save_reranker(tmp_path / "my-reranker")
+    write_rankings(tmp_path / "rankings.jsonl", random_rankings(330, seed=1))
+    write_rankings(tmp_path / "queries.jsonl", random_rankings(5, seed=2))
+    text = read("how-to/rerank.md")
+    adapting, predicting = commands(text)[:2]
+    assert adapting[adapting.index("--risk") + 1] == "0.05"
+    adapting[adapting.index("--risk") + 1] = "0.4"
+    assert main([*adapting, "--epochs", "2", "--exits", "1,3"]) == 0
+    assert main(predicting) == 0
+    (code,) = [block for language, block in blocks(text) if language == "python"]
+    exec(code, {})
+    assert "`POST /rerank`" in text and {"/rerank", "/v1/rerank", "/v2/rerank", "/score"} == {
+        endpoint.path for endpoint in RANKING.endpoints()
+    }
 
 
 def test_outputs_runs_and_names_every_field(place):
