@@ -67,7 +67,8 @@ def imitate(
 
     rows = len(states.lengths)
     epochs = default_epochs(rows) if options.epochs is None else options.epochs
-    steps = max(1, int(np.ceil(epochs * rows / options.batch_size)))
+    batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
+    steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
     device = parameters[0].device
@@ -76,9 +77,9 @@ def imitate(
         head.train()
     start, step, fraction = time.monotonic(), 0, 0.0
     random = np.random.default_rng(options.seed)
-    batches = _batches(states.lengths, options.batch_size, steps, random)
+    batches = _batches(states.lengths, batch_size, steps, random)
     if answer_type.compares_rows:
-        batches = _batches_of_groups(states.rows, GROUP_ROWS * options.batch_size, steps, random)
+        batches = _batches_of_groups(states.rows, batch_size, steps, random)
     with Progress("Training the exits", 100, "%") as progress:
         for batch in batches:
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
@@ -105,7 +106,7 @@ def imitate(
         head.eval()
     if not all(bool(value.isfinite().all()) for value in parameters):
         raise BadValue("Training of the exit heads diverged: a weight is not finite. Try a lower learning rate.")
-    return step * options.batch_size / rows
+    return step * batch_size / rows
 
 
 def _batches(
