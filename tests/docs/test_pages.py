@@ -23,6 +23,7 @@ import yaml
 from safetensors import safe_open
 
 import offramp
+from offramp.answers import RANKING
 from offramp.calibration.risks import Guarantee
 from offramp.cli.main import main
 from offramp.errors import BadValue
@@ -31,6 +32,7 @@ from offramp.training.recipes import RECIPES
 from offramp.training.settings import Settings
 from tests.pages import DOCS, blocks, codes, commands, known_options, option, read, sections, shortened, table
 from tests.questions import write_squad
+from tests.rankings import random_rankings, save_reranker, write_rankings
 from tests.reviews import rows
 from tests.tiny import LAYERS, adaptive, save_encoder
 
@@ -44,6 +46,7 @@ PAGES = (
     "how-to/threads.md",
     "how-to/calibrate.md",
     "how-to/question-answering.md",
+    "how-to/rerank.md",
     "how-to/export.md",
     "how-to/adapt.md",
     "how-to/python.md",
@@ -192,6 +195,7 @@ KINDS = {
     "one label": {"num_labels": 3, "lte": True},
     "several": {"num_labels": 3, "lte": True, "problem_type": "multi_label_classification"},
     "regression": {"num_labels": 1, "lte": True, "problem_type": "regression"},
+    "ranking": {"num_labels": 1, "lte": True, "problem_type": "ranking"},
 }
 TEXTS = [text for text, _ in rows(40)]
 
@@ -206,6 +210,10 @@ def models(tmp_path_factory):
 def layers(model, policy: str) -> list[int]:
     if policy.startswith("risk:"):  # a judge, as calibrate fits one
         policy = f"{policy}:0,0,0:1,1,1"
+    if policy.startswith("top-k:"):  # errors, as calibrate fits them
+        policy = f"{policy}:1,1,1"
+    if model.config.answer_type.multiple_rows:
+        return [answer.exit_layer for answer in model.predict([(TEXTS[0], TEXTS[1:21])] * 2, policy=policy)]
     return [answer.exit_layer for answer in model.predict(TEXTS, policy=policy)]
 
 
@@ -219,7 +227,7 @@ def test_the_extremes_are_extreme(models):
     found = table(sections(read("reference/policies.md"))["Extreme values"], "policy")
     assert {codes(line[0])[0] for line in found} == set(POLICIES)
     for name, safest, boldest, where in found:
-        kinds = ["regression"] if "regression" in name else ["one label"]
+        kinds = ["regression"] if "regression" in name else ["ranking"] if "top-k" in name else ["one label"]
         if codes(name)[0] in ("entropy", "confidence", "margin", "learned", "layer", "patience-confidence"):
             kinds.append("several")
         for kind in kinds:
@@ -316,6 +324,25 @@ def keys(found: object, depth: int) -> set[str]:
     if not isinstance(found, dict) or depth == 0:
         return set()
     return set(found).union(*(keys(one, depth - 1) for one in found.values()))
+
+
+def test_reranking_runs(tmp_path, monkeypatch):
+    """The page's commands and code, with a tiny reranker and a larger risk."""
+    monkeypatch.chdir(tmp_path)
+    save_reranker(tmp_path / "my-reranker")
+    write_rankings(tmp_path / "rankings.jsonl", random_rankings(330, seed=1))
+    write_rankings(tmp_path / "queries.jsonl", random_rankings(5, seed=2))
+    text = read("how-to/rerank.md")
+    adapting, predicting = commands(text)[:2]
+    assert adapting[adapting.index("--risk") + 1] == "0.05"
+    adapting[adapting.index("--risk") + 1] = "0.4"
+    assert main([*adapting, "--epochs", "2", "--exits", "1,3"]) == 0
+    assert main(predicting) == 0
+    (code,) = [block for language, block in blocks(text) if language == "python"]
+    exec(code, {})
+    assert "`POST /rerank`" in text and {"/rerank", "/v1/rerank", "/v2/rerank", "/score"} == {
+        endpoint.path for endpoint in RANKING.endpoints()
+    }
 
 
 def test_outputs_runs_and_names_every_field(place):

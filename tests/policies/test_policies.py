@@ -209,6 +209,7 @@ def test_all_policies_are_registered():
         "patience",
         "patience-confidence",
         "risk",
+        "top-k",
         "vote",
     ]
 

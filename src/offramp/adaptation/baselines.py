@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offramp.adaptation.plan import AdaptPlan
+from offramp.calibration.estimate_errors import with_errors
 from offramp.calibration.tuning.choosing import with_risk_model
 from offramp.core.runner import Runner
 from offramp.evaluation.points import Scorer
@@ -27,10 +28,10 @@ __all__ = ["Baseline", "ordinary_int8", "policy_with_agreement"]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A full-depth model, and on which rows its predictions are the original's."""
+    """A full-depth model, and how much of its predictions is the original's, by row."""
 
     runner: Runner
-    agrees: dict[int, bool]
+    agrees: dict[int, float]
 
     def agreement(self, rows: NDArray[np.int64]) -> float:
         """Return the fraction of these rows whose predictions are the original's."""
@@ -57,8 +58,8 @@ def ordinary_int8(
     exporter = Exporter(model, Texts(), options, quiet=True, shared=source)
     runner = exporter.runner(exporter.make())
     answers = runner.answer([plan.splits.test[row] for row in rows], policy="never", quiet=True).values
-    changed = trace.answer_type.differ(answers, trace.expected[rows], plan.guarantee.tolerance)
-    return Baseline(runner, dict(zip(rows.tolist(), (~changed).tolist(), strict=True)))
+    changed = trace.answer_type.changes(answers, trace.expected[rows], plan.guarantee.tolerance)
+    return Baseline(runner, dict(zip(rows.tolist(), (1.0 - changed).tolist(), strict=True)))
 
 
 def policy_with_agreement(
@@ -67,8 +68,11 @@ def policy_with_agreement(
     """Return the setting with the fewest layers that agrees with the original this often on these rows, if any."""
     scorer = Scorer(trace, (), None, tolerance)
     settings = []
-    for setting in grid(policy.name, with_risk_model(trace, policy).model_spec):
+    fitted = with_errors(with_risk_model(trace, policy), policy)
+    layers_of = np.isin(np.asarray(trace.group), rows) if trace.group is not None else rows
+    for setting in grid(policy.name, fitted.model_spec):
         replayed = trace.replay(setting)
-        if scorer.agrees(replayed.answers)[rows].mean() >= agreement:
-            settings.append((float(replayed.layer[rows].mean()), setting))
+        changes = trace.answer_type.changes(replayed.answers, trace.expected, scorer.tolerance)
+        if 1 - changes[rows].mean() >= agreement - 1e-9:
+            settings.append((float(replayed.layer[layers_of].mean()), setting))
     return min(settings, key=lambda entry: entry[0])[1] if settings else None

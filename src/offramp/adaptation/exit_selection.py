@@ -13,7 +13,7 @@ from offramp.adaptation.alternatives import suggest_alternatives
 from offramp.adaptation.folder import write_model
 from offramp.adaptation.plan import AdaptPlan, NoGuarantee
 from offramp.calibration.choice import choose_with_guarantee, policies_for
-from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.run import bind_policy, build_evidence, warn_about_constant
 from offramp.calibration.tuning.choosing import (
     candidates,
@@ -67,7 +67,7 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     plan.log_step(3, f"select the fastest exits on {_selection(plan)}.")
     runner = plan.model.runner()
     trace = obtain_trace(runner, data, plan.trace_file("choice"), quiet=True)
-    policy = grid(policies_for(tuning.policy, trace.model_spec)[0], with_placeholder_risk_model(trace.model_spec))[0]
+    policy = grid(policies_for(tuning.policy, trace.model_spec)[0], with_placeholders(trace.model_spec))[0]
     costs = measure(runner, runner.stepper, data.rows.texts[:NUM_TIMED_TEXTS], tuning.batch, policy)
     early = range(len(points) - 1)
     ranked = candidates(trace, plan.guarantee, costs, tuning, early)

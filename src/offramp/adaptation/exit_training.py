@@ -18,6 +18,7 @@ __all__ = ["train_exits"]
 
 MAX_VARIATIONS = 3  # per text
 MAX_STATES = 8_000_000_000  # bytes of the states of texts and variations, if a quarter of the free disk is more
+TRAINING_ROWS = 24_000  # if an example is many rows
 MIN_FLAGGED_SHARE = 0.7  # of the flagged test texts that a guarantee needs; with fewer, training is not started
 
 
@@ -32,18 +33,20 @@ def train_exits(plan: AdaptPlan) -> None:
 def _load_or_record_states(plan: AdaptPlan) -> States:
     states = plan.work.load_states()
     if states is None:
-        texts = plan.splits.training
+        answer_type, seed = plan.model.config.answer_type, plan.options.imitation.seed
+        texts = answer_type.training_examples(plan.splits.training, TRAINING_ROWS, seed)
         count = _num_variations(plan)
         more = f" and on {count} variation{'s' if count > 1 else ''} of each" if count else ""
-        plan.log_step(1, f"run {plan.model_name} on the {len(texts):,} training texts{more}.")
-        varied = vary(texts, count, plan.options.imitation.seed)
-        states = record_states(plan.model, [*texts, *varied], plan.work.folder, quiet=True)
+        plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts{more}.")
+        states = record_states(plan.model, [*texts, *vary(texts, count, seed)], plan.work.folder, quiet=True)
         plan.work.save_states(states)
     return states
 
 
 def _num_variations(plan: AdaptPlan) -> int:
     """Return the number of variations per text: the option, or as many as the limit of the states' size allows."""
+    if plan.model.config.answer_type.multiple_rows:  # an example is not a text
+        return 0
     if plan.options.imitation.variations is not None:
         return plan.options.imitation.variations
     chunks = plan.model.runner().chunks(plan.splits.training, progress=False, quiet=True)
@@ -54,7 +57,8 @@ def _num_variations(plan: AdaptPlan) -> int:
 
 def _predictions_on_texts(plan: AdaptPlan, states: States) -> NDArray[np.float32]:
     """Return the model's logits for the training texts, without their variations."""
-    logits: NDArray[np.float32] = states.teacher.numpy()[states.rows < len(plan.splits.training)]
+    is_text = slice(None) if plan.model.config.answer_type.multiple_rows else states.rows < len(plan.splits.training)
+    logits: NDArray[np.float32] = states.teacher.numpy()[is_text]
     return logits
 
 

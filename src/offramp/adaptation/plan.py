@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +59,7 @@ class AdaptOptions:
     overwrite: bool = False
     group_column: str | None = None
     ledger: str | None = None  # file that records tests; None: in the output folder, or next to it
+    answer_options: Mapping[str, Any] | None = None  # of the answer type that the examples imply
 
 
 @dataclass(frozen=True)

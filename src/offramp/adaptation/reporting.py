@@ -75,8 +75,10 @@ def write_report(plan: AdaptPlan, selection: ExitSelection, runner: Runner) -> M
     own_timings = replace(timings, policies=timings.policies[: len(policies)])
     results = _with_output_name(add_timings(results, trace, policies, own_timings, original), plan)
     (plan.new_folder / "report.html").write_text(render(results), encoding="utf-8")
-    agrees = scorer.agrees(trace.replay(runner.config.exit_policy).answers)
-    agreement = float(agrees[np.union1d(timed, others)].mean())
+    changes = trace.answer_type.changes(
+        trace.replay(runner.config.exit_policy).answers, trace.expected, scorer.tolerance
+    )
+    agreement = 1 - float(changes[np.union1d(timed, others)].mean())
     equal_time = None if equal is None else (equal, timings.policies[-1])
     return _describe(plan, runner, timings, agreement, baseline, equal_time)
 
@@ -147,7 +149,7 @@ def _describe(
         lines.append(f"           {output} does not reach the agreement of ordinary int8 with any threshold")
     else:
         setting, seconds = equal[0], _seconds(equal[1], on_cpu)
-        policy = f"`policy='{setting.name}:{setting.parameter:.3g}'`, the agreement of ordinary int8, no guarantee"
+        policy = f"`policy='{setting.short}'`, the agreement of ordinary int8, no guarantee"
         lines.append(f"{seconds:7.2f} s  {output} with {policy}: {full / seconds:.1f} × as fast as ordinary int8")
     if own > full:
         changed, risk = f"{100 * (1 - shared):.1f} %", f"the risk of {100 * plan.guarantee.risk:g} %"

@@ -19,18 +19,20 @@ from offramp.adaptation.plan import AdaptOptions, AdaptPlan, NoGuarantee
 from offramp.adaptation.reporting import write_report
 from offramp.adaptation.texts import TextSplits, UserTexts, split_texts
 from offramp.adaptation.work_folder import open_work_folder
+from offramp.answers import answer_type_of_inputs
 from offramp.calibration.choice import AUTO, policies_for
 from offramp.calibration.ledger import Ledger, TestRecord
-from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.threshold_grids import TUNABLE
 from offramp.data.hashes import normalizer
-from offramp.data.input_data import InputData
+from offramp.data.input_data import InputData, check_exists
 from offramp.errors import BadInput, BadValue, OfframpError
 from offramp.evaluation.traces.about import data_fingerprint
 from offramp.files.lock import locked
 from offramp.files.writing import check_output_path, staged_folder
 from offramp.model.adaptive import AdaptiveModel
+from offramp.model.attach import ExitOptions
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.loading import load, resolve_device
@@ -78,8 +80,9 @@ def _without_progress_bars() -> Iterator[None]:
 def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptions, output: Path) -> AdaptOutcome:
     torch.manual_seed(options.imitation.seed)  # before the heads are initialized
     device = resolve_device(options.device, options.tuning.backend)
-    model = load_with_new_exits(name, options.exits).to(device)
-    guarantee = guarantee.for_model(model.config.answer_type, model.config.labels)
+    model = load_with_new_exits(name, _exit_options(data, options)).to(device)
+    config = model.config
+    guarantee = guarantee.for_model(config.answer_type, config.labels, config.answer_options)
     _check_options(model, guarantee, options)
     truncated_to = _set_max_length(model, options.max_length)
     guarantee = replace(guarantee, reference=short_name(name), frozen=True)
@@ -118,6 +121,15 @@ def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptio
     return outcome
 
 
+def _exit_options(data: InputData, options: AdaptOptions) -> ExitOptions:
+    """Return the options of the exits, with the answer type that the examples imply."""
+    check_exists(data)
+    answer_type = answer_type_of_inputs(data.inputs)
+    if answer_type is None:
+        return options.exits
+    return replace(options.exits, problem_type=answer_type.name, answer_options=options.answer_options)
+
+
 def _run(plan: AdaptPlan) -> AdaptOutcome:
     train_exits(plan)
     selection = select_exits(plan)
@@ -149,7 +161,7 @@ def _check_options(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOpt
     if policy not in (AUTO, *TUNABLE):
         raise BadValue(f"`policy` must be one of {', '.join((AUTO, *TUNABLE))}, got {policy!r}.")
     for policy_name in policies_for(policy, model.config.model_spec):
-        grid(policy_name, with_placeholder_risk_model(model.config.model_spec))  # raises if it does not fit
+        grid(policy_name, with_placeholders(model.config.model_spec))  # raises if it does not fit
     RUNTIMES[backend].check_scales(options.int8)
 
 
@@ -185,7 +197,7 @@ def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None)
     texts, groups = data.read_with_groups(model.config.inputs, group_column)
     if not texts:
         raise BadInput(f"{data.name} contains no texts.")
-    return UserTexts(texts, groups, normalizer(model.tokenizer))
+    return UserTexts(texts, groups, normalizer(model.tokenizer), model.config.answer_type.identify)
 
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class UserTexts:
     texts: Sequence[Text]
     groups: Sequence[str] | None
     normalize: Callable[[str], str] = str.strip
+    identify: Callable[[Any], Text] = lambda text: text  # what makes a text the same as another
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -53,7 +54,12 @@ class UserTexts:
     def take(self, indices: NDArray[np.int64]) -> UserTexts:
         """Return some of the texts."""
         groups = None if self.groups is None else [self.groups[index] for index in indices]
-        return UserTexts([self.texts[index] for index in indices], groups, self.normalize)
+        return replace(self, texts=[self.texts[index] for index in indices], groups=groups)
+
+    @property
+    def identities(self) -> list[Text]:
+        """What identifies each text: the text itself, or for a ranking its query."""
+        return [self.identify(text) for text in self.texts]
 
 
 @dataclass(frozen=True)
@@ -113,13 +119,13 @@ def split_texts(
     )
     if not splits.training or not splits.selection or not splits.test:
         raise BadInput("The groups are too large to split: training, selection and test need at least one each.")
-    _report_near_copies(splits, hashes[test], set(hashes[parts != TEST].tolist()))
+    _report_near_copies(splits, hashes[test], set(hashes[parts != TEST].tolist()), texts.identify)
     return splits
 
 
 def _count_copies(texts: UserTexts, guarantee: Guarantee) -> tuple[UserTexts, NDArray[np.uint64], int]:
     """Return the rows to split, their hashes, and the number of unique texts."""
-    hashes = hash_texts(texts.texts, texts.normalize)
+    hashes = hash_texts(texts.identities, texts.normalize)
     distinct = len(np.unique(hashes))
     copies = len(texts) - distinct
     if copies and guarantee.count == "texts":
@@ -184,12 +190,15 @@ def _tested_before(order: NDArray[np.int64], sizes: NDArray[np.int64], tests: ND
     return float(tests[order][np.cumsum(sizes[order]) - sizes[order] < num_test].sum())
 
 
-def _report_near_copies(splits: TextSplits, hashes: NDArray[np.uint64], other_hashes: set[int]) -> None:
+def _report_near_copies(
+    splits: TextSplits, hashes: NDArray[np.uint64], other_hashes: set[int], identify: Callable[[Any], Text]
+) -> None:
     """Report test rows that are nearly the same as texts of the other parts; exact copies are expected in traffic."""
     rows = [row for row, value in enumerate(hashes.tolist()) if value not in other_hashes]
     if splits.clusters is not None or not rows:
         return
-    copies = near_copies([splits.test[row] for row in rows], [*splits.training, *splits.selection])
+    others = [identify(text) for text in (*splits.training, *splits.selection)]
+    copies = near_copies([identify(splits.test[row]) for row in rows], others)
     if copies.sum() < NEAR_COPIES * len(splits.test):
         return
     logger.warning(
@@ -197,7 +206,7 @@ def _report_near_copies(splits: TextSplits, hashes: NDArray[np.uint64], other_ha
         "customers), name them with `group_column=`; otherwise the guarantee may be optimistic.",
         int(copies.sum()),
         len(splits.test),
-        splits.test[rows[int(copies.argmax())]],
+        identify(splits.test[rows[int(copies.argmax())]]),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from offramp.answers.answer_type import AnswerType
 from offramp.answers.multi_label import MultiLabel
+from offramp.answers.ranking import Ranking
 from offramp.answers.regression import Regression
 from offramp.answers.single_label import SingleLabel
 from offramp.answers.span import Span
@@ -14,17 +15,20 @@ from offramp.registry import Registry
 __all__ = [
     "ANSWER_TYPES",
     "MULTI_LABEL",
+    "RANKING",
     "REGRESSION",
     "SINGLE_LABEL",
     "SPAN",
     "AnswerType",
     "answer_type_of_architectures",
+    "answer_type_of_inputs",
     "default_answer_type",
 ]
 
 SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN = SingleLabel(), MultiLabel(), Regression(), Span()
+RANKING = Ranking()
 
-ANSWER_TYPES: Registry[AnswerType] = Registry("problem type", [SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN])
+ANSWER_TYPES: Registry[AnswerType] = Registry("problem type", [SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN, RANKING])
 
 
 def default_answer_type(num_labels: int) -> AnswerType:
@@ -40,3 +44,9 @@ def answer_type_of_architectures(architectures: Iterable[str]) -> AnswerType | N
             if suffix != AnswerType.architecture and name.endswith(suffix):
                 return answer_type
     return None
+
+
+def answer_type_of_inputs(inputs: Sequence[str] | None) -> AnswerType | None:
+    """Return the answer type whose examples always have these columns; None if there is none."""
+    matching = (answer_type for answer_type in ANSWER_TYPES.values() if answer_type.inputs is not None)
+    return next((answer_type for answer_type in matching if answer_type.inputs == tuple(inputs or ())), None)

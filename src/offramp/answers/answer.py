@@ -57,6 +57,8 @@ class Decoding:
 
     labels: tuple[str, ...]
     no_answer: float | None = None  # spans: margin by which "no answer" must win; None: always answer
+    options: Mapping[str, Any] | None = None  # of the answer type, from the config
+    depth: int | None = None  # number of layers of the full model
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ class ModelCard:
 class Endpoint:
     """A route of the server: its request, the examples in it, and its response.
 
-    `parameters` returns the options of a request by name (policy, max_layers, deadline_ms, truncate); `reply` returns
-    the response for the predictions, the parsed body and further facts about the request.
+    `parameters` returns the options of a request by name (policy, max_layers, deadline_ms, truncate, top_k); `reply`
+    returns the response for the predictions, the parsed body and further facts about the request.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""The interface of an answer type: single label, multi label, regression, span.
+"""The interface of an answer type: single label, multi label, regression, span, ranking.
 
 An answer type encodes examples into rows of tokens (`encoder`) and decodes the outputs of rows into predictions
 (`decode`), fields of output files (`fields`) and responses of the server (`endpoints`). Policies, losses, metrics,
@@ -66,7 +66,10 @@ class AnswerType(ABC):
     needs_tolerance: ClassVar[bool] = False  # predictions agree within a tolerance
     per_token: ClassVar[bool] = False  # heads have outputs for every token
     multiple_rows: ClassVar[bool] = False  # an example may have several rows, which exit independently
+    has_partial_changes: ClassVar[bool] = False  # a prediction may change in part, so `changes` has fractions
+    compares_rows: ClassVar[bool] = False  # the rows of an example are compared by a score (`choice`)
     unit: ClassVar[str] = "row"  # noun for an example
+    units: ClassVar[str] = ""  # its plural (default: with an s)
 
     # defaults and formats
     architecture: ClassVar[str] = "ForSequenceClassification"  # suffix of the transformers class name
@@ -87,6 +90,25 @@ class AnswerType(ABC):
     def check_config(self, labels: int, ramp: str | None) -> None:  # noqa: B027 -- optional
         """Raise if a config is not valid for this answer type."""
 
+    def check_options(self, options: Any, labels: int) -> Mapping[str, Any] | None:
+        """Return the `answer_options` of a config with their defaults; raise if they are not valid."""
+        if options:
+            raise BadModel(f"`answer_options` must be null for {self.title}, got {options!r:.60}.")
+        return None
+
+    def options_of_checkpoint(self, name: str, config: Any) -> Mapping[str, Any] | None:
+        """Return the `answer_options` that a fine-tuned checkpoint implies; `config` is its config."""
+        return None
+
+    def order_outputs(self, name: str, labels: Sequence[str]) -> list[str]:
+        """Return the labels of a fine-tuned checkpoint in the order that this answer type needs."""
+        return list(labels)
+
+    @property
+    def plural(self) -> str:
+        """Noun for several examples."""
+        return self.units or f"{self.unit}s"
+
     def num_columns(self, classes: int) -> int:
         """Return the number of outputs of an exit per row."""
         return classes
@@ -101,6 +123,16 @@ class AnswerType(ABC):
         """Return the encoder into rows of at most `limit` tokens; `pairs`: whether examples are pairs of texts."""
         return TextRowEncoder(tokenizer, limit, pairs)
 
+    def encoder_with_options(
+        self, tokenizer: PreTrainedTokenizerBase, limit: int, pairs: bool | None, options: Mapping[str, Any] | None
+    ) -> Encoder:
+        """Return the encoder of a model with these `answer_options`."""
+        return self.encoder(tokenizer, limit, pairs)
+
+    def training_examples(self, examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
+        """Return the examples to train exits on; if one is many rows, with about `rows` rows together."""
+        return list(examples)
+
     def encode(self, examples: Sequence[Any], tokenizer: PreTrainedTokenizerBase, limit: int) -> EncodedRows:
         """Encode examples into rows."""
         return self.encoder(tokenizer, limit)(examples, 0)
@@ -112,6 +144,10 @@ class AnswerType(ABC):
     def warmup_example(self, pairs: bool | None) -> Any:
         """Return an example for warm-up."""
         return ("a text", "another text") if pairs else "a text to warm up with"
+
+    def identify(self, example: Any) -> Any:
+        """Return what makes an example the same as another: the example, or a text of it."""
+        return example
 
     def shared_texts(self, examples: Sequence[Any]) -> list[str]:
         """Return texts that several examples may share, such as contexts: they link held-out and training rows."""
@@ -161,6 +197,10 @@ class AnswerType(ABC):
     @abstractmethod
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
         """Return which predictions differ, (rows,)."""
+
+    def changes(self, answers: Array, others: Array, tolerance: float | None = None) -> Array:
+        """Return how much of each prediction differs, from 0 to 1, (rows,)."""
+        return self.differ(answers, others, tolerance).astype(np.int64)
 
     @abstractmethod
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
@@ -234,6 +274,10 @@ class AnswerType(ABC):
             return "accuracy is lost compared with the full model"
         return "of predictions differ from the full model's"
 
+    def describe_top_risk(self, risk_type: str, top_k: int) -> str:
+        """Return the same for a ranking, whose first `top_k` documents are compared."""
+        raise NotImplementedError(f"{self.title} has no top documents")
+
     def official_scores(
         self, answers: Mapping[str, Array], ids: Sequence[str] | None, labels: Sequence[Any] | None
     ) -> dict[str, dict[str, float]] | None:
@@ -296,6 +340,10 @@ class AnswerType(ABC):
 
         The mean over rows and classes, as in RomeBERT (arXiv:2101.09755), or over rows if `per_row`.
         """
+
+    def imitation_loss(self, logits: Tensor, teacher: Tensor, group: Tensor) -> Tensor:
+        """Return the loss of an exit that imitates the full model, a scalar; `group` is the example of each row."""
+        return self.distillation_loss(logits, teacher, 1.0, per_row=True)
 
     @abstractmethod
     def error_target(self, logits: Tensor, labels: Tensor) -> Tensor:

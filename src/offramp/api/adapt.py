@@ -138,6 +138,8 @@ def adapt(
     seed: int = 42,
     text_column: str | None = None,
     pair_column: str | None = None,
+    top_k: int = 10,
+    template: str | None = None,
     max_length: int | None = None,
     input_format: str | None = None,
     header: bool = True,
@@ -153,7 +155,7 @@ def adapt(
     Args:
         model: the fine-tuned model, a folder or a name on the Hugging Face Hub; it is not changed.
         texts: a few thousand texts like those the model will see: a list or an iterator (pairs are tuples), a column,
-            a table, or a file.
+            a table, or a file. For a reranker: rankings, each a dict with `query` and `documents`.
         output: the model folder to write.
         risk: maximum fraction of predictions that differ from the model's.
         confidence: confidence level of the guarantee.
@@ -177,6 +179,8 @@ def adapt(
         seed: random seed.
         text_column: column with the text.
         pair_column: column with the second text of each pair.
+        top_k: for rankings, the number of documents that the guarantee is about.
+        template: for rankings, the input of the model with `{query}` and `{document}`; None for a pair of texts.
         max_length: maximum tokens per text; longer texts are truncated.
         input_format: format of a file; None to infer it from the extension.
         header: whether TSV and CSV files have a header line; otherwise columns are called "1", "2", ….
@@ -226,7 +230,9 @@ def adapt(
         raise BadValue(f"`convolution` must be between 0 and {MAX_QUERIES:,}, got {convolution}.")
     if variations is not None and not 0 <= variations <= MAX_VARIATIONS:
         raise BadValue(f"`variations` must be between 0 and {MAX_VARIATIONS}, got {variations}.")
-    check_counts(batch=batch, queries=queries, query_width=query_width, max_length=max_length, threads=threads)
+    check_counts(
+        top_k=top_k, batch=batch, queries=queries, query_width=query_width, max_length=max_length, threads=threads
+    )
     for name, value in (("epochs", epochs), ("minutes", minutes)):
         if value is not None and not 0 < value < 1e6:
             raise BadValue(f"`{name}` must be positive and finite, got {value:g}.")
@@ -255,6 +261,7 @@ def adapt(
         overwrite,
         group_column,
         guarantee.get("ledger"),
+        {"top_k": top_k} | ({} if template is None else {"template": template}),
     )
     adapted = run(str(model), rows, make_guarantee(risk, confidence, tolerance, guarantee), options)
     if not adapted.layers:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from offramp.answers import AnswerType
 from offramp.calibration.bounds import MAX_ROWS
 from offramp.calibration.changes import constant_prediction, limit_rows
+from offramp.calibration.estimate_errors import fit_errors
 from offramp.calibration.limits import count_units
-from offramp.calibration.risk_model import fit_risk_model, with_placeholder_risk_model
+from offramp.calibration.placeholders import with_placeholders
+from offramp.calibration.risk_model import fit_risk_model
 from offramp.calibration.risks import SEED, Guarantee, Risk
 from offramp.calibration.search import per_exit
 from offramp.calibration.sequence import SettingResult, observed_risk, pareto, run_sequence
@@ -28,7 +30,7 @@ from offramp.errors import BadInput, BadValue
 from offramp.evaluation.classes import class_results
 from offramp.evaluation.cost import layer_cost
 from offramp.evaluation.traces.trace import Trace
-from offramp.policies import POLICIES, Policy, RiskModel
+from offramp.policies import POLICIES, Policy, RiskModel, TopK
 from offramp.policies.grids import applicable_policies, fine_grid, grid
 
 __all__ = [
@@ -53,7 +55,7 @@ def policies_for(name: str, model_spec: ModelSpec) -> list[str]:
     """Return the names of the policies to try: `name`, or for "auto" the default score policy and the risk model."""
     if name != AUTO:
         return [name]
-    names = applicable_policies(with_placeholder_risk_model(model_spec))
+    names = applicable_policies(with_placeholders(model_spec))
     return [policy for policy in names if POLICIES[policy].automatic]
 
 
@@ -87,9 +89,14 @@ class CalibrationOptions:
         return RiskModel.name in self.policies
 
     @property
+    def needs_errors(self) -> bool:
+        """Whether the errors of the exits' scores are fitted on separate rows."""
+        return TopK.name in self.policies
+
+    @property
     def fits(self) -> bool:
         """Whether a quarter of the rows is used to fit and search."""
-        return self.searches or self.needs_risk_model or self.temperature
+        return self.searches or self.needs_risk_model or self.needs_errors or self.temperature
 
     def num_test_rows(self, rows: int) -> int:
         """Return how many of `rows` rows (or groups) remain for the test itself."""
@@ -101,11 +108,11 @@ def explain_too_few_rows(rows: int, guarantee: Guarantee, answer_type: AnswerTyp
     needed = guarantee.rows_needed
     if needed is not None and rows >= needed:
         return None
-    unit = "group" if guarantee.group else answer_type.unit
+    unit, units = ("group", "groups") if guarantee.group else (answer_type.unit, answer_type.plural)
     minimum = f"at least {needed:,}" if needed else f"more than {MAX_ROWS:,}"
     return (
-        f"{_format_rows(rows, unit)} {'is' if rows == 1 else 'are'} too few to guarantee "
-        f"{_goal(guarantee, answer_type)}: {minimum} {unit}s are needed, even without a single error."
+        f"{_format_rows(rows, unit, units)} {'is' if rows == 1 else 'are'} too few to guarantee "
+        f"{_goal(guarantee, answer_type)}: {minimum} {units} are needed, even without a single error."
     )
 
 
@@ -128,6 +135,9 @@ def choose(trace: Trace, guarantee: Guarantee, options: CalibrationOptions, orig
                 )
             risk_model = fit_risk_model(Risk(guarantee, fitting))
             fitting, trace = (replace(part, risk_model=risk_model) for part in (fitting, trace))
+        if options.needs_errors:
+            errors = fit_errors(fitting)
+            fitting, trace = (replace(part, errors=errors) for part in (fitting, trace))
         if options.searches and options.speedup is None:
             policies, evidence["order"] = _search(Risk(guarantee, fitting), options)
     if options.speedup is not None:
@@ -196,7 +206,7 @@ def choose_with_guarantee(trace: Trace, guarantee: Guarantee, policies: Sequence
     best = min(passed, key=lambda setting: setting.mean_layers, default=None)
     if best is None or best.mean_layers >= trace.depth:
         because = "" if not tested or tested[-1].failed is None else f" The limit that failed: {tested[-1].failed}."
-        rows = _format_rows(len(trace), answer_type.unit)
+        rows = _format_rows(len(trace), answer_type.unit, answer_type.plural)
         sentence = f"Could not guarantee {_goal(guarantee, answer_type)}: no setting that saves layers passed the test "
         return Choice(None, evidence | {"sentence": f"{sentence}on {rows}.{because}"}, trace)
     replayed = trace.replay(best.policy)
@@ -205,7 +215,7 @@ def choose_with_guarantee(trace: Trace, guarantee: Guarantee, policies: Sequence
     evidence["constant"] = constant_prediction(risk)
     speedup = _speedup(trace.depth, best.mean_layers)
     sentence = describe_guarantee(risk, evidence["limits"], origin)
-    saved = f"{describe_speedup(speedup)} on the tested {answer_type.unit}s"
+    saved = f"{describe_speedup(speedup)} on the tested {answer_type.plural}"
     sentence += f" Exit policy: {best.policy.describe()}; {saved}."
     return Choice(best.policy, evidence | _to_dict(best) | {"speedup": speedup, "sentence": sentence}, trace)
 
@@ -255,16 +265,16 @@ def choose_for_speedup(
         return None, {"sentence": f"{minimum:g} × fewer layers cannot be reached; the maximum is {maximum:.2f} ×."}
     agreement, speedup, policy = max(fast, key=lambda setting: setting[:2])
     finite_speedup = None if speedup == float("inf") else speedup
+    rows = _format_rows(len(trace), trace.answer_type.unit, trace.answer_type.plural)
     sentence = (
-        f"Chosen for speed, without a guarantee: {policy.describe()}; {describe_speedup(finite_speedup)} on "
-        f"{_format_rows(len(trace), trace.answer_type.unit)}, and {100 * agreement:.1f} % of predictions agree with "
-        f"{reference or 'the full model'}."
+        f"Chosen for speed, without a guarantee: {policy.describe()}; {describe_speedup(finite_speedup)} on {rows}, "
+        f"and {100 * agreement:.1f} % of predictions agree with {reference or 'the full model'}."
     )
     return policy, {"guarantee": None, "speedup": finite_speedup, "agreement": agreement, "sentence": sentence}
 
 
-def _format_rows(count: int, unit: str) -> str:
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+def _format_rows(count: int, unit: str, units: str) -> str:
+    return f"{count:,} {unit if count == 1 else units}"
 
 
 def _goal(guarantee: Guarantee, answer_type: AnswerType) -> str:

@@ -3,6 +3,7 @@
 | risk           | loss of a row                                      | labels | test                            |
 |----------------|----------------------------------------------------|--------|---------------------------------|
 | `disagreement` | prediction differs from the full model's: 0 or 1   | no     | exact binomial                  |
+| `changed`      | rankings: the top documents are another set: 0 or 1 | no    | exact binomial                  |
 | `accuracy`     | early error minus full model's error: −1, 0 or 1   | yes    | betting; clipped at 0: binomial |
 
 For regression, predictions differ or are wrong beyond a tolerance. For multi-label, the error is the fraction of wrong
@@ -14,7 +15,7 @@ passes if all tests pass at the level δ. This is an intersection-union test: δ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,10 +34,11 @@ from offramp.evaluation.traces.trace import Replayed, Trace
 __all__ = ["COUNTS", "DEFAULT_CLASS_RISK", "RISKS", "SEED", "Guarantee", "Risk"]
 
 RISKS = {
-    "disagreement": "predictions that differ from the full model's",
+    "disagreement": "predictions that differ from the full model's; rankings: missing top documents",
+    "changed": "rankings: queries with another set of top documents",
     "accuracy": "accuracy lost compared with the full model",
 }
-DEFAULT_TEST = {"disagreement": "binomial", "accuracy": "betting"}
+DEFAULT_TEST = {"disagreement": "binomial", "changed": "binomial", "accuracy": "betting"}
 COUNTS = ("rows", "texts")
 DEFAULT_CLASS_RISK = 0.1
 SEED = 0  # of the row order; fixed, so that nobody can pick the seed with the best result
@@ -62,6 +64,7 @@ class Guarantee:
     count: str = "rows"  # rows as they come, or each different text once
     group: str | None = None  # what rows are grouped by, if the test is about groups
     average: bool = False  # on average over calibrations, instead of with a confidence level
+    top_k: int | None = None  # rankings only: number of documents that are compared
 
     def __post_init__(self) -> None:
         if self.risk_type not in RISKS:
@@ -110,6 +113,8 @@ class Guarantee:
             raise BadInput(
                 "`risk_type='accuracy'` needs labels, and these rows have none. Use `risk_type='disagreement'`."
             )
+        if self.risk_type == "changed" and not answer_type.has_partial_changes:
+            raise BadValue("`risk_type='changed'` is for rankings only; use `risk_type='disagreement'`.")
         if answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue("A regression needs `tolerance=`: the largest difference that still counts as equal.")
         if not answer_type.needs_tolerance and self.tolerance is not None:
@@ -124,11 +129,22 @@ class Guarantee:
             raise BadValue(f"`keep=` and `flag=` do not support {answer_type.title}; remove them.")
         return decision_for(self.keep, self.flag, self.bands, answer_type, labels)
 
-    def for_model(self, answer_type: AnswerType, labels: Sequence[str]) -> Guarantee:
-        """Return the guarantee without a limit per class if the model has no classes."""
+    def for_model(
+        self, answer_type: AnswerType, labels: Sequence[str], options: Mapping[str, Any] | None = None
+    ) -> Guarantee:
+        """Return the guarantee without a limit per class if the model has no classes.
+
+        For a ranking, whose predictions may change in part, the default test is betting.
+        """
+        guarantee = self
         if self.class_risk is not None and not answer_type.outcome_names(labels, self.bands):
-            return replace(self, class_risk=None)
-        return self
+            guarantee = replace(guarantee, class_risk=None)
+        if not answer_type.has_partial_changes:
+            return guarantee
+        top_k = int((options or {}).get("top_k", 0)) or None
+        is_fraction = self.risk_type == "disagreement" and top_k != 1
+        test = "betting" if is_fraction and self.test == "binomial" else self.test
+        return replace(guarantee, top_k=top_k, test=test)
 
     @property
     def level(self) -> float:
@@ -167,6 +183,8 @@ class Guarantee:
     def describe(self, answer_type: AnswerType) -> str:
         """Return the overall guarantee as text, such as "at most 1 % of predictions differ from the full model's"."""
         risk = answer_type.describe_risk(self.risk_type, self.tolerance)
+        if self.top_k is not None:
+            risk = answer_type.describe_top_risk(self.risk_type, self.top_k)
         if self.reference is not None:
             risk = risk.replace("the full model", self.reference)
         return f"at most {100 * self.risk:g} % {risk}"
@@ -204,6 +222,8 @@ class Risk:
         """Return the loss of every row after early exits."""
         answer_type, tolerance = self.trace.answer_type, self.guarantee.tolerance
         if self.guarantee.risk_type == "disagreement":
+            return answer_type.changes(replayed.answers, self.trace.expected, tolerance)
+        if self.guarantee.risk_type == "changed":
             return answer_type.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
         labels = np.asarray(self.trace.labels)
         early, full = (

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from offramp.calibration.choice import CalibrationOptions, choose, explain_too_few_rows, policies_for
 from offramp.calibration.ledger import TestRecord, append_tests
-from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import SEED, Guarantee
 from offramp.calibration.rows import CalibrationRows, RowOptions, rows_to_calibrate
 from offramp.calibration.search import check_per_exit
@@ -106,7 +106,7 @@ def calibrate(
     data = rows_to_calibrate(folder, config, runner.tokenizer, data_options, rows)
     if RUNTIMES[runner.backend].runs_graphs:
         data = data.take(unseen_rows(data.data, read_export(folder, runner.backend).seen))
-    guarantee = data.apply_to(guarantee).for_model(config.answer_type, config.labels)
+    guarantee = data.apply_to(guarantee).for_model(config.answer_type, config.labels, config.answer_options)
     options = _check_options(runner, guarantee, options or CalibrationOptions(), data.data)
     if options.speedup is None:
         units = len(data.data.rows) if data.clusters is None else int(data.clusters.max(initial=-1)) + 1
@@ -144,7 +144,7 @@ def _check_options(
     requested = options.policies or (_default_policy(config),)
     names = tuple(dict.fromkeys(name for policy in requested for name in policies_for(policy, model_spec)))
     for name in names:
-        grid(name, with_placeholder_risk_model(model_spec))  # raises if the policy does not fit the model
+        grid(name, with_placeholders(model_spec))  # raises if the policy does not fit the model
         if options.per_exit:
             check_per_exit(name, model_spec)
     if options.speedup is not None and options.per_exit:

@@ -57,9 +57,11 @@ def describe_guarantee(risk: Risk, limits: Limits, origin: str) -> str:
 
 
 def _tested(risk: Risk, origin: str) -> str:
-    guarantee, rows, unit = risk.guarantee, len(risk.trace), risk.trace.answer_type.unit
-    unit = "unique text" if guarantee.count == "texts" and unit == "row" else unit
-    counted = f"{rows:,} {unit}{'' if rows == 1 else 's'}"
+    guarantee, rows, answer_type = risk.guarantee, len(risk.trace), risk.trace.answer_type
+    unit, units = answer_type.unit, answer_type.plural
+    if guarantee.count == "texts" and unit == "row":
+        unit, units = "unique text", "unique texts"
+    counted = f"{rows:,} {unit if rows == 1 else units}"
     if guarantee.group:
         counted += f" in {len(risk.order):,} groups"
     return f"{counted} {origin}"

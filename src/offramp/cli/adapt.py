@@ -120,6 +120,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--text-column", metavar="NAME", help="column with the text (default: text or sentence)")
     data.add_argument("--pair-column", metavar="NAME", help="column with the second text of each pair")
     data.add_argument(
+        "--top-k",
+        type=int,
+        default=10,
+        metavar="K",
+        help="rankings: number of documents that the guarantee is about (default: 10)",
+    )
+    data.add_argument(
+        "--template",
+        metavar="TEXT",
+        help="rankings: input of the model with {query} and {document} (default: a pair of texts)",
+    )
+    data.add_argument(
         "--max-length",
         type=int,
         metavar="N",

@@ -28,6 +28,7 @@ __all__ = [
 
 CHUNK = 4096  # maximum examples in a chunk
 CHUNK_CHARACTERS = 4_000_000  # maximum characters in a chunk; bounds the memory
+GROUP_FACTOR = 8  # with `together`, batches are larger: they run in parts of similar length (`parts.py`)
 BATCH_TOKENS = 1024  # padded tokens in a batch on a CPU; larger batches do not fit into the cache
 ACCELERATOR_BATCH_TOKENS = 16384
 
@@ -79,7 +80,7 @@ class Chunk:
         starts = np.flatnonzero(np.diff(group, prepend=-1))
         stops = np.append(starts[1:], len(group))
         longest = np.maximum.reduceat(lengths, starts)
-        return _group_bounds(starts, stops, longest, self.batch_tokens)
+        return _group_bounds(starts, stops, longest, GROUP_FACTOR * self.batch_tokens)
 
     def batches_of(self, size: int) -> Iterator[tuple[Ints, Batch]]:
         """Yield batches of `size` rows of similar lengths, each with its row indices."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from offramp.core.batch import Batch
+from offramp.core.parts import PART_TOKENS, PartStepper
 from offramp.core.stepper import PADDING_LOGIT, ExitOutput, ExitPoint, RowIndices, Stepper
 from offramp.errors import BadValue
 from offramp.policies.policy import Memory, Policy
@@ -109,6 +110,14 @@ def iter_exited(
     stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None
 ) -> Iterator[ExitedRows]:
     """Run a batch with early exits and yield rows as soon as they exit."""
+    if policy.sees_groups and batch.ids.numel() > PART_TOKENS:
+        return _iter_exited(PartStepper(stepper), batch, policy, max_layers)
+    return _iter_exited(stepper, batch, policy, max_layers)
+
+
+def _iter_exited(
+    stepper: Stepper[State], batch: Batch, policy: Policy, max_layers: int | None = None
+) -> Iterator[ExitedRows]:
     points = exits_within(stepper.exits, max_layers)
     active: ActiveRows[State] | None = ActiveRows(stepper.embed(batch), group=batch.group)
     for point in points:

@@ -175,7 +175,10 @@ class Runner:
 
     def encoder(self) -> Encoder:
         """Return the function that encodes examples into rows for this model."""
-        return self.config.answer_type.encoder(self.tokenizer, self.limit, self.config.reads_pairs)
+        config = self.config
+        return config.answer_type.encoder_with_options(
+            self.tokenizer, self.limit, config.reads_pairs, config.answer_options
+        )
 
     @property
     def pad_token_id(self) -> int:
@@ -248,6 +251,32 @@ class Runner:
         """Yield one prediction per text, in the order of the texts; options are those of `stream`."""
         chunks = self.stream(texts, **options)
         return (answer for answers in chunks for answer in answers)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        *,
+        policy: str | Policy | None = None,
+        threshold: Threshold | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Rank documents for a query; see `AdaptiveModel.rank`."""
+        if not self.config.answer_type.compares_rows:
+            raise BadModel(f"{self.name} is a model for {self.config.answer_type.title}, not for rankings.")
+        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
+            raise BadValue(f"`top_k` must be a positive integer, got {top_k!r:.60}.")
+        if isinstance(documents, str):
+            raise BadInput("`documents` must be a list of texts, got a string.")
+        documents = list(documents)
+        if not documents:
+            return []
+        exit_policy = self.config.resolve_policy(policy, threshold).keeping(top_k)
+        (answer,) = self.answer([{"query": query, "documents": documents}], policy=exit_policy, quiet=True, **options)
+        results: list[dict[str, Any]] = answer.results(top_k, documents if return_documents else None)
+        return results
 
     def outputs(self, chunk: Chunk, policy: Policy, max_layers: int | None = None) -> RowOutputs:
         """Return the logits, exit and layer of each row of a chunk."""

@@ -7,9 +7,9 @@ the rows. An exit returns an `ExitOutput`; hidden states stay inside the stepper
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,8 @@ class ModelSpec:
     lte: bool = False
     faithful: bool = False
     risk_model: RiskParameters | None = None  # of the policy `risk`
+    errors: tuple[float, ...] | None = None  # of the policy `top-k`: of the scores of each early exit
+    options: Mapping[str, Any] | None = None  # of the answer type
 
 
 class Stepper(Protocol[State]):

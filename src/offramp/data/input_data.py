@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from offramp.data.rankings import RANKING_INPUTS, are_rankings, is_ranking, to_ranking
 from offramp.data.reading import (
     Source,
     Text,
@@ -34,6 +35,7 @@ class InputData:
     table: Any = None  # in memory: a pandas DataFrame or a Hugging Face dataset
     labels: Sequence[Any] | None = None
     groups: Sequence[Any] | None = None  # of texts in memory
+    has_rankings: bool = False  # texts in memory are queries with documents
 
     @property
     def in_memory(self) -> bool:
@@ -50,6 +52,15 @@ class InputData:
         if self.table is not None:
             return _column_names(self.table)
         return None if self.texts is not None else read_column_names(self.source)
+
+    @property
+    def inputs(self) -> tuple[str, ...] | None:
+        """The columns of the examples if they determine the answer type, as for rankings; else None."""
+        if self.texts is not None:
+            return RANKING_INPUTS if self.has_rankings else None
+        if self.source.format == "text" and not self.in_memory:
+            return None
+        return RANKING_INPUTS if are_rankings(self.columns()) else None
 
     def read(self, inputs: Sequence[str] | None = None) -> Iterator[Text]:
         """Yield the texts; `inputs` are the columns that the model was trained on."""
@@ -165,10 +176,11 @@ def resolve_input(
         return InputData(source, table=texts, labels=label_list)
     if text_column is not None or pair_column is not None:
         raise BadInput("`text_column=` and `pair_column=` are only for files and tables, not for a list of texts.")
-    text_list = [_check_text(text, number) for number, text in enumerate(_check_iterable(texts), 1)]
+    items = list(_check_iterable(texts))
+    text_list = [_check_text(text, number) for number, text in enumerate(items, 1)]
     if label_list is not None and len(label_list) != len(text_list):
         raise BadInput(f"Got {len(text_list):,} texts and {len(label_list):,} labels; the numbers must match.")
-    return InputData(source, text_list, labels=label_list)
+    return InputData(source, text_list, labels=label_list, has_rankings=any(map(is_ranking, items)))
 
 
 def check_exists(data: InputData) -> None:
@@ -188,6 +200,8 @@ def _check_text(text: Any, number: int) -> Text:
         return str(text)
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return str(text[0]), str(text[1])
+    if is_ranking(text):
+        return to_ranking(text, f"Text {number}")
     raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")
 
 

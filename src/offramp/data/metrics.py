@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from offramp.answers import MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
+from offramp.answers import MULTI_LABEL, RANKING, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
 from offramp.answers.overlap import exact_match, token_f1
+from offramp.answers.ranking_scores import ndcg, reciprocal_rank
 from offramp.registry import Registry
 
 __all__ = ["AGREEMENT", "METRICS", "Metric", "score"]
@@ -119,7 +120,7 @@ def _accuracy(predictions: LabelArray, labels: LabelArray) -> float:
 
 
 AGREEMENT = "agreement"
-SINGLE, VALUES, SPANS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,)
+SINGLE, VALUES, SPANS, RANKINGS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,), (RANKING,)
 
 METRICS: Registry[Metric] = Registry(
     "metric",
@@ -135,6 +136,8 @@ METRICS: Registry[Metric] = Registry(
         Metric("corr", lambda p, y: (_pearson(p, y) + _spearman(p, y)) / 2, VALUES),
         Metric("span_f1", lambda p, y: float(_token_f1s(p, y).mean()), SPANS, per_row=_token_f1s),
         Metric(AGREEMENT, _accuracy, per_row=_correct),  # the labels are another model's predictions
+        Metric("ndcg_at_10", lambda p, y: float(ndcg(p, y).mean()), RANKINGS, per_row=ndcg),
+        Metric("mrr_at_10", lambda p, y: float(reciprocal_rank(p, y).mean()), RANKINGS, per_row=reciprocal_rank),
         Metric("exact_match", lambda p, y: float(_exact_matches(p, y).mean()), SPANS, per_row=_exact_matches),
     ],
 )

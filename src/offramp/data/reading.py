@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from offramp.data.json_rows import json_rows
 from offramp.data.parquet import parquet_file, parquet_rows
+from offramp.data.rankings import RANKING_INPUTS, join_pairs, to_ranking
 from offramp.data.source import (
     FORMATS,
     MAX_LINE_BYTES,
@@ -33,6 +34,7 @@ __all__ = [
     "check_utf8",
     "extract_text",
     "infer_format",
+    "is_table_of_pairs",
     "read_cells",
     "read_column_names",
     "read_lines",
@@ -44,7 +46,7 @@ __all__ = [
 MAX_COLUMNS_SHOWN = 20  # in a message
 JSON_PREVIEW_ROWS = 100  # JSON lines that are read to find the columns
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, ...]  # a text, a pair, or a query with its documents
 
 
 def read_texts(source: Source) -> Iterator[Text]:
@@ -184,13 +186,19 @@ def _iter_texts(source: Source) -> Iterator[Text]:
     for part in source_parts(source):
         try:
             with open_source(part) as file:
-                for text in reader(part, file):
+                texts = reader(part, file)
+                for text in join_pairs(texts) if is_table_of_pairs(part) else texts:
                     is_empty = False
                     yield text
         except OSError as err:
             raise BadInput(f"Cannot read {part.name}: {err.strerror or err}.") from err
     if is_empty:
         raise BadInput(f"{source.name} contains no texts.")
+
+
+def is_table_of_pairs(source: Source) -> bool:
+    """Whether a source is a table whose rows are a query and a document, to be joined into rankings."""
+    return source.inputs == RANKING_INPUTS and source.format in ("tsv", "csv")
 
 
 def _strip_newline(line: str) -> str:
@@ -305,6 +313,9 @@ def extract_text(source: Source, line: int, row: Any) -> Text:
         raise source.error_at(line, f"the fields are {format_names(row)}; use `text_column=` to name the text field.")
     if pair is None and len(source.inputs or ()) == 2:
         raise source.error_at(line, f"the fields are {format_names(row)}; {missing_pair_message(source)}")
+    if source.inputs == RANKING_INPUTS and pair is not None and source.format not in ("tsv", "csv"):
+        ranking = to_ranking({"query": row.get(text), "documents": row.get(pair)}, f"{source.name}, line {line}")
+        return tuple(check_utf8(source, line, part) for part in ranking)
     first = _field(source, line, row, text)
     return first if pair is None else (first, _field(source, line, row, pair))
 

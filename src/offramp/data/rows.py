@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import SPAN
+from offramp.answers import RANKING, SPAN
 from offramp.data.custom_task import choose_metrics, label_rows
 from offramp.data.input_data import InputData
+from offramp.data.judgements import labelled_rankings
 from offramp.data.labels import match_labels, reorder_rows
 from offramp.data.reading import Source, infer_format, read_column_names
 from offramp.data.source import DEFAULT_TEXT_COLUMNS
@@ -217,6 +218,9 @@ def _rows_in_memory(options: DataOptions, memory: InputData, config: AdaptiveCon
         if options.group_column is not None or memory.groups is not None:
             raise BadValue("Questions are grouped by their contexts; remove `group_column=` and `groups=`.")
         return questions_in_memory(memory, config.no_answer is not None)
+    if config.answer_type is RANKING:
+        texts, groups = memory.read_with_groups(config.inputs, options.group_column)
+        return Rows(texts, None if memory.labels is None else list(memory.labels), groups=groups)
     if memory.labels is None and (names is None or (options.label_column is None and "label" not in names)):
         texts, groups = memory.read_with_groups(config.inputs, options.group_column)
         return Rows(texts, None, groups=groups)
@@ -244,6 +248,9 @@ def _load_custom(options: DataOptions, config: AdaptiveConfig, split: str) -> Ta
         raise BadInput("No data: pass `texts=`, `dataset=`, or `task=` with `data_dir=`.")
     task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
     columns = _columns(options, config)
+    if config.answer_type is RANKING and options.file is not None:
+        source = replace(options.source, inputs=columns.inputs)
+        return TaskRows(options.file, task, labelled_rankings(source, options.label_column))
     if options.file is None:
         name = "validation" if split == "dev" else split  # its name on the Hub
         table = read_hub(str(options.dataset), options.dataset_config, name, columns)

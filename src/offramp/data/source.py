@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
+from offramp.data.rankings import DOCUMENT_COLUMNS, RANKING_INPUTS
 from offramp.errors import BadInput
 from offramp.files.storage import exists, is_folder, is_url, list_files, open_binary
 
@@ -125,7 +126,7 @@ def text_columns(source: Source, columns: Collection[str]) -> tuple[str | None, 
         text = next(iter(columns))
     if source.pair_column is not None or len(trained) == 1:
         return text, source.pair_column
-    candidates = (*trained[1:], DEFAULT_PAIR_COLUMN)
+    candidates = (*trained[1:], *(DOCUMENT_COLUMNS if trained == RANKING_INPUTS else ()), DEFAULT_PAIR_COLUMN)
     return text, next((name for name in candidates if name in columns and name != text), None)
 
 

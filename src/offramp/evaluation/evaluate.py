@@ -27,7 +27,7 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.files.typed_json import parse_json_as
 from offramp.originals.elue import ELUE_LENGTH, flops_per_exit, track
 from offramp.originals.width.report import width_report
-from offramp.policies import Never, Policy, RiskModel, parse
+from offramp.policies import Never, Policy, parse
 from offramp.policies.grids import applicable_policies, grid
 
 __all__ = ["EvaluationOptions", "evaluate", "obtain_trace"]
@@ -125,8 +125,8 @@ def plan_evaluation(runner: Runner, options: EvaluationOptions) -> Plan:
         raise BadValue("`thresholds=` needs one policy; choose it with `policy=`.")
     if options.patience is not None and "patience" not in names:
         raise BadValue("`patience=` needs the policy patience; add `policy='patience'`.")
-    if isinstance(requested, RiskModel) and requested.is_fitted:
-        model_spec = replace(model_spec, risk_model=(requested.offsets, requested.slopes))
+    if requested is not None:
+        model_spec = requested.fitted_spec(model_spec)
     grids = {name: grid(name, model_spec, thresholds=options.thresholds, patience=options.patience) for name in names}
     chosen = requested or _model_policy(runner)
     return Plan(grids, None if chosen is None else runner.config.resolve_policy(chosen))

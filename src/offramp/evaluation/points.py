@@ -48,6 +48,10 @@ class Scorer:
         """Return which predictions are the same as the full model's (or the reference's)."""
         return ~self.trace.answer_type.differ(answers, self.trace.expected, self.tolerance)
 
+    def agreement(self, answers: Array) -> float:
+        """Return the mean fraction of a prediction that is the full model's."""
+        return float(1 - self.trace.answer_type.changes(answers, self.trace.expected, self.tolerance).mean())
+
     def point(self, name: str, number: float | None, replayed: Replayed, alone: bool = False) -> Point:
         """Return score and cost of rows that exited; `alone`: without the heads of earlier exits."""
         layers = layer_cost(replayed.layer, self.trace.depth)
@@ -57,7 +61,7 @@ class Scorer:
             parameter=number,
             score=scores[self.metrics[0]] if self.metrics else None,
             scores=scores,
-            agreement=float(self.agrees(replayed.answers).mean()),
+            agreement=self.agreement(replayed.answers),
             mean_layers=layers.mean_layers,
             cost=layers.layers_run,
             saving=layers.saved,
@@ -86,7 +90,7 @@ class Scorer:
         exits = []
         for index, point in enumerate(self.trace.points):
             answers = self.trace.answers_at(index)
-            agreement = float(self.agrees(answers).mean())
+            agreement = self.agreement(answers)
             cost = float(self.trace.spent_at(np.full(rows, point.number), alone=True).mean())
             exits.append(Exit(point.number, point.layer, self.scores(answers), self.interval(answers), agreement, cost))
         return exits
@@ -104,17 +108,21 @@ class Scorer:
         """Return the operating point with intervals."""
         replayed = self.trace.replay(policy)
         point = self.point_of(policy, replayed)
-        agreeing = int(self.agrees(replayed.answers).sum())
         counts = np.bincount(replayed.exit, minlength=len(self.trace.points) + 1)[1:]
         difference, difference_interval = self._difference(replayed.answers)
         return Chosen(
             **{field.name: getattr(point, field.name) for field in fields(Point)},
             exits=tuple(int(count) for count in counts),
             interval=self.interval(replayed.answers),
-            agreement_interval=exact_proportion(agreeing, len(self.trace)),
+            agreement_interval=self._agreement_interval(replayed.answers),
             difference=difference,
             difference_interval=difference_interval,
         )
+
+    def _agreement_interval(self, answers: Array) -> Interval:
+        if self.trace.answer_type.has_partial_changes:
+            return bootstrap_mean(1 - self.trace.answer_type.changes(answers, self.trace.expected, self.tolerance))
+        return exact_proportion(int(self.agrees(answers).sum()), len(self.trace))
 
     def _difference(self, answers: Array) -> tuple[float | None, Interval | None]:
         if not self.metrics or self.trace.labels is None:

@@ -60,7 +60,7 @@ def time_policies(
     full = full or [runner]
     entries: list[tuple[Runner, Callable[[Batch], Tensor]]] = [(model, model.stepper.full_model) for model in full]
     entries += [(runner, partial(_run_policy, runner, policy)) for policy in policies]
-    together = any(policy.sees_groups for policy in policies)
+    groups = [False] * len(full) + [policy.sees_groups for policy in policies]
     wall: list[list[float]] = [[] for _ in entries]
     cpu: list[list[float]] = [[] for _ in entries]
     turns = [(turn, index) for turn in range(ROUNDS + 1) for index in range(len(entries))]
@@ -71,7 +71,7 @@ def time_policies(
                 break
             timed_runner, predict = entries[index]
             start, cpu_start = time.perf_counter(), time.process_time()
-            for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=together):
+            for chunk in timed_runner.chunks(timed, progress=False, quiet=True, together=groups[index]):
                 with timed_runner.stepper.inference_mode():
                     for batch in chunk.batches():
                         predict(batch).cpu()

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -117,6 +117,7 @@ class AdaptiveModel(PreTrainedModel):
         queries: int = QUERIES,
         query_width: int = QUERY_WIDTH,
         convolution: int = 0,
+        answer_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AdaptiveModel:
         """Add exits to a pre-trained encoder or a fine-tuned classifier.
@@ -139,6 +140,7 @@ class AdaptiveModel(PreTrainedModel):
             queries: Number of queries of attention heads.
             query_width: Size of each query's output.
             convolution: Channels of a convolution over neighbouring tokens, for attention heads on layers 0 to 2.
+            answer_options: For a ranking: `activation`, `template` and `top_k` (default: what the checkpoint implies).
             options: Passed to `from_pretrained` of transformers, such as `revision` and `dtype`.
         """
         exit_options = ExitOptions(
@@ -155,6 +157,7 @@ class AdaptiveModel(PreTrainedModel):
             queries,
             query_width,
             convolution,
+            answer_options,
         )
         options = _with_dtype(options)
         attached = attach(str(checkpoint), exit_options, **options)
@@ -414,6 +417,34 @@ class AdaptiveModel(PreTrainedModel):
             chunk=chunk,
             progress=progress,
         )
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Rank documents for a query, with the names and results of `CrossEncoder.rank` of sentence-transformers.
+
+        Args:
+            query: The query.
+            documents: The candidate documents. Without any, the result is empty.
+            top_k: Number of results (default: all). If it is larger than the policy's k, the policy keeps that many.
+            return_documents: Whether results include the text of the document.
+            options: `policy` and other arguments of `predict`.
+
+        Returns:
+            A list of `{"corpus_id", "score"}`, best first, with `text` if requested. A document that exited early has
+            an estimated score and the key `estimated`.
+
+        Examples:
+            >>> model = offramp.AdaptiveModel.from_pretrained("my-reranker")
+            >>> for result in model.rank("who wrote it?", documents, top_k=3):
+            ...     print(result["corpus_id"], result["score"])
+        """
+        return self.runner().rank(query, documents, top_k, return_documents, **options)
 
     def answer(self, *example: str, **options: Any) -> Any:
         """Return the prediction for one text, one pair, or one question and its context; see `predict` for options."""

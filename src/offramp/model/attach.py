@@ -55,6 +55,12 @@ class ExitOptions:
     queries: int = QUERIES  # for attention heads
     query_width: int = QUERY_WIDTH
     convolution: int = 0  # channels, for attention heads on layers 0 to 2
+    answer_options: Mapping[str, Any] | None = None  # of the answer type, instead of what the checkpoint implies
+
+    @property
+    def answer_type(self) -> AnswerType | None:
+        """The answer type of the problem type, if that is set."""
+        return ANSWER_TYPES[str(self.problem_type)] if self.problem_type in ANSWER_TYPES else None
 
     @property
     def per_token(self) -> bool:
@@ -98,6 +104,7 @@ def attach(checkpoint: str, exit_options: ExitOptions, **load_options: Any) -> A
         exit_options = replace(exit_options, problem_type=answer_type.name)
     shortened = _shorten(backbone, exit_options.num_layers)
     labels = _head_labels(checkpoint, backbone, exit_options)
+    exit_options = _with_answer_options(checkpoint, backbone, exit_options, labels)
     keeps_head = labels is not None and not shortened
     if keeps_head and family.name == "elasticbert":
         raise BadModel(f"{checkpoint} is a fine-tuned ElasticBERT model. Convert it with `offramp convert`.")
@@ -191,6 +198,20 @@ def _head_labels(checkpoint: str, backbone: PreTrainedConfig, exit_options: Exit
     )
 
 
+def _with_answer_options(
+    checkpoint: str, backbone: PreTrainedConfig, exit_options: ExitOptions, head_labels: Sequence[str] | None
+) -> ExitOptions:
+    """Return the options with the labels in the order of the answer type, and with what its folder implies."""
+    answer_type = exit_options.answer_type
+    if answer_type is None or head_labels is None:
+        return exit_options
+    implied = answer_type.options_of_checkpoint(checkpoint, backbone)
+    options = exit_options.answer_options if implied is None else {**implied, **(exit_options.answer_options or {})}
+    ordered = answer_type.order_outputs(checkpoint, exit_options.labels or head_labels)
+    labels = exit_options.labels if ordered == list(head_labels) else ordered
+    return replace(exit_options, answer_options=options, labels=labels)
+
+
 def _reorder_classifier(
     weights: dict[str, Tensor], config: AdaptiveConfig, labels: Sequence[str] | None
 ) -> dict[str, Tensor]:
@@ -271,6 +292,7 @@ def _build_config(
         policy=policies.parse(exit_options.policy).to_dict(),
         lte=exit_options.lte,
         problem_type=exit_options.problem_type or (None if head_labels is None else backbone.problem_type),
+        answer_options=exit_options.answer_options,
         **label_options,
     )
 

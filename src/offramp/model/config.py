@@ -23,7 +23,7 @@ from offramp.files.load_errors import reading
 from offramp.model.class_table import check_tables
 from offramp.model.renamed import current_calibration
 from offramp.originals.width.spec import Width, parse_width
-from offramp.policies import Policy, RiskModel
+from offramp.policies import Policy
 from offramp.policies.thresholds import Threshold
 
 __all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "check_calibrated", "exit_layers", "family_of"]
@@ -152,6 +152,7 @@ class AdaptiveConfig(PreTrainedConfig):
     max_tokens: int | None = None  # maximum length in tokens; None: the limit of the tokenizer and the backbone
     inputs: list[str] | None = None  # columns of the training data: one, or two for pairs of texts
     no_answer: float | None = None  # question answering: minimum score margin of "no answer"; null: always answer
+    answer_options: Any = None  # options of the answer type, such as the activation of a ranking's scores
     width: Any = None  # options of EBERT's gates, which prune heads and channels; null: no gates
     adapted_for: Any = None  # {"backend", "threads"}: what `offramp.load` uses by default; null: torch
     calibrated: Any = None  # the guarantee and the fingerprint of the tested model; see calibration.json
@@ -179,6 +180,8 @@ class AdaptiveConfig(PreTrainedConfig):
         if getattr(self, "problem_type", None) is None:
             self.problem_type: str | None = default_answer_type(self.num_labels).name
         self._check_heads(specs)
+        options = self.answer_type.check_options(self.answer_options, self.num_labels)
+        self.answer_options = None if options is None else dict(options)
         if self.answer_type.inputs is not None and self.inputs is None:
             self.inputs = list(self.answer_type.inputs)
         self.initializer_range = getattr(self.backbone, "initializer_range", 0.02)
@@ -306,7 +309,7 @@ class AdaptiveConfig(PreTrainedConfig):
     @property
     def decoding(self) -> Decoding:
         """How to decode outputs into predictions."""
-        return Decoding(self.labels, self.no_answer)
+        return Decoding(self.labels, self.no_answer, self.answer_options, self.num_layers)
 
     @property
     def reads_pairs(self) -> bool | None:
@@ -317,8 +320,8 @@ class AdaptiveConfig(PreTrainedConfig):
     def model_spec(self) -> ModelSpec:
         """The properties of the model that policies depend on."""
         policy = self.exit_policy
-        risk_model = (policy.offsets, policy.slopes) if isinstance(policy, RiskModel) and policy.is_fitted else None
-        return ModelSpec(self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful, risk_model)
+        facts = (self.answer_type, self.num_labels, self.exit_points, self.lte, self.faithful)
+        return policy.fitted_spec(ModelSpec(*facts, options=self.answer_options))
 
     def resolve_policy(self, policy: str | Policy | None = None, threshold: Threshold | None = None) -> Policy:
         """Return the policy of a call (default: the model's), with `threshold` if given; raise if it does not fit."""
@@ -327,8 +330,7 @@ class AdaptiveConfig(PreTrainedConfig):
         exit_policy = self.exit_policy if policy is None else policies.parse(policy)
         if threshold is not None:
             exit_policy = exit_policy.with_threshold(threshold)
-        if isinstance(exit_policy, RiskModel):  # risk:0.02 uses the risk model that was fitted to this model
-            exit_policy = exit_policy.fitted_like(self.exit_policy)
+        exit_policy = exit_policy.fitted_like(self.exit_policy)  # risk:0.02 uses the model's own risk model
         exit_policy.check(self.model_spec)
         return exit_policy
 

@@ -30,7 +30,8 @@ IGNORED_KEYS = (
     "transformers_version",
 )
 
-OPTIONAL_KEYS = ("no_answer",)  # newer keys, ignored if null so that fingerprints of older models stay the same
+# newer keys, ignored if null so that fingerprints of older models stay the same
+OPTIONAL_KEYS = ("no_answer", "answer_options")
 
 
 def hash_weights(weights: Iterable[tuple[str, Tensor]]) -> str:

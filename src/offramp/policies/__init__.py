@@ -10,6 +10,7 @@
 | `vote:3`, `vote:1.5:0.5`       | a class has that many votes (divided by exits ** power)                  |
 | `learned:0.1`                  | the learning-to-exit module estimates an error below the threshold       |
 | `risk:0.02`                    | the risk model's probability of a changed prediction is below the threshold |
+| `top-k:10:3`                   | its score lies three errors below the tenth best of the query (rankings) |
 | `layer:6`                      | the exit is on that layer                                                |
 | `never`                        | the exit is the last one                                                 |
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from offramp.policies.parsing import from_dict, parse
     from offramp.policies.policy import Memory, Policy
     from offramp.policies.risk_model import RiskModel
+    from offramp.policies.top_k import TopK
 
 __all__ = [
     "POLICIES",
@@ -46,6 +48,7 @@ __all__ = [
     "PatienceConfidence",
     "Policy",
     "RiskModel",
+    "TopK",
     "Vote",
     "from_dict",
     "parse",
@@ -61,6 +64,7 @@ TABLE = {
     "vote": ("vote:3", "agreement", "Vote"),
     "learned": ("learned:0.1", "certainty", "Learned"),
     "risk": ("risk:0.02", "risk_model", "RiskModel"),
+    "top-k": ("top-k:10:3", "top_k", "TopK"),
     "layer": ("layer:6", "fixed", "Layer"),
     "never": ("never", "fixed", "Never"),
 }

@@ -69,6 +69,8 @@ class Patience(Policy):
 
     def check(self, model_spec: ModelSpec) -> None:
         """Raise for a regression without a tolerance."""
+        if model_spec.answer_type.compares_rows:
+            raise BadValue("Policy 'patience' does not support rankings. Use top-k.")
         if model_spec.answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue(
                 "Policy 'patience' needs a tolerance for a regression: the difference below which two exits agree, "

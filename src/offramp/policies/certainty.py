@@ -174,6 +174,8 @@ class Learned(ByThreshold):
 
     def check(self, model_spec: ModelSpec) -> None:
         """Raise if the model has no LTE module, or if the number of thresholds does not match the exits."""
+        if model_spec.answer_type.compares_rows:
+            raise BadValue("Policy 'learned' does not support rankings. Use top-k.")
         if not model_spec.lte:
             raise BadValue(
                 "Policy 'learned' needs an LTE module, but this model has none; train one, or use another policy."

@@ -89,9 +89,18 @@ class Policy:
                 return float(value)
         return None
 
+    @property
+    def short(self) -> str:
+        """The policy as a user writes it, without what is fitted to a model."""
+        return f"{self.name}:{self.parameter:.3g}"
+
     def add_to_graph(self, graph: GraphBuilder, logits: str, exit_number: int) -> str:
         """Add the decision to an ONNX graph with the input `threshold`; return the name of the Boolean output."""
         raise BadValue(f"A single ONNX file does not support policy {self.name!r}; use entropy, confidence or risk.")
+
+    def keeping(self, top_k: int | None) -> Policy:
+        """Return the policy that keeps at least the `top_k` best rows of an example, if it compares them."""
+        return self
 
     def needs_exit(self, point: ExitPoint) -> bool:
         """Return whether the policy uses an exit's output; heads that are not needed do not run."""
@@ -99,6 +108,14 @@ class Policy:
 
     def check(self, model_spec: ModelSpec) -> None:
         """Raise if the policy does not apply to a model."""
+
+    def fitted_like(self, other: Policy) -> Policy:
+        """Return the policy with what was fitted to a model, from the model's own policy, if it has none."""
+        return self
+
+    def fitted_spec(self, model_spec: ModelSpec) -> ModelSpec:
+        """Return the model spec with what was fitted to a model, if this is its policy."""
+        return model_spec
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name and the numbers, as saved in a model's config."""
@@ -146,6 +163,8 @@ def _format(value: float | tuple[float, ...] | None) -> str:
 
 def reject_regression(policy: str, model_spec: ModelSpec) -> None:
     """Raise for a regression, which has no class probabilities, unless the model is `faithful` to an original."""
+    if model_spec.answer_type.compares_rows:
+        raise BadValue(f"Policy {policy!r} needs class probabilities, which a ranking does not have. Use top-k.")
     if not model_spec.answer_type.has_probabilities and not model_spec.faithful:
         raise BadValue(
             f"Policy {policy!r} needs class probabilities, but this model is a regression. "

@@ -83,11 +83,15 @@ class RiskModel(Policy):
         """Whether the risk model is fitted."""
         return bool(self.offsets)
 
-    def fitted_like(self, other: Policy) -> RiskModel:
+    def fitted_like(self, other: Policy) -> Policy:
         """Return this threshold with the fitted risk model of `other`."""
         if self.is_fitted or not isinstance(other, RiskModel):
             return self
         return replace(self, offsets=other.offsets, slopes=other.slopes)
+
+    def fitted_spec(self, model_spec: ModelSpec) -> ModelSpec:
+        """Return the model spec with this risk model."""
+        return replace(model_spec, risk_model=(self.offsets, self.slopes)) if self.is_fitted else model_spec
 
     def step(self, output: ExitOutput, memory: Memory | None) -> tuple[Tensor, Memory]:
         """Compare the risk of each row with the threshold."""

@@ -164,7 +164,8 @@ class _ParquetTypes:
     def schema(self) -> Any:
         import pyarrow as pa
 
-        types = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
+        types = {"string": pa.string(), "float": pa.float64(), "int": pa.int64()}
+        types |= {f"{name}s": pa.list_(kind) for name, kind in list(types.items())}
         fields = self.table.config.answer_type.fields
         columns = {name: types[fields[name]] if name in fields else self._type(pa, name) for name in self.table.columns}
         return pa.schema(columns | {f"score_{label}": pa.float64() for label in self.table.score_labels})
@@ -186,7 +187,7 @@ def _write_parquet(table: PredictionTable, path: Path, name: str) -> int:
             if writer is None:
                 schema = _ParquetTypes(table, rows[0]).schema()
                 writer = ParquetWriter(path, schema)
-            for row in rows:
+            for row in rows if table.all_scores else ():
                 row |= {f"score_{label}": score for label, score in row.pop("scores", {}).items()}
             with writing(name):
                 writer.write_table(_arrow_table(pa, rows, schema, name))

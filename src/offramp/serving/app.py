@@ -151,6 +151,9 @@ class Routes:
             message = "This server does not accept `policy` in requests; start it with --allow-override."
             raise HttpError(400, "validation", message)
         policy = None if policy_text is None else engine.runner.config.resolve_policy(policies.parse(policy_text))
+        active = engine.policy if policy is None else policy
+        if (kept := active.keeping(parameters.get("top_k"))) is not active:  # more documents than the policy's k
+            policy = kept
         deadline = None if milliseconds is None else time.monotonic() + milliseconds / 1000
         return RequestOptions(policy, parameters.get("max_layers"), deadline)
 

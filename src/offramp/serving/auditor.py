@@ -56,6 +56,7 @@ class Auditor:
         self.queue, self.share = AuditQueue(options.fraction), TimeShare(options.share)
         self.failed = 0  # examples whose audit raised an error
         self._lock = threading.Lock()  # of `audit`
+        self._random = np.random.default_rng()
         self.seconds = 0.0  # spent on audits
         self.before = AuditCounts(self.audit)  # at the start of the server: from the state file, if there is one
         self.on_change: Callable[[bool], None] = lambda is_alarm: None
@@ -66,7 +67,7 @@ class Auditor:
         if policy != runner.config.exit_policy:  # the guarantee does not apply to any other policy
             return None
         guarantee = (runner.config.calibrated or {}).get("guarantee")
-        if not guarantee or guarantee["risk_type"] != "disagreement":
+        if not guarantee or guarantee["risk_type"] not in ("disagreement", "changed"):
             return None
         return cls(runner, policy, options, batch_tokens)
 
@@ -176,5 +177,8 @@ class Auditor:
 
     def _compare(self, early: Answers, full: Answers) -> tuple[bool, list[bool | None]]:
         """Return whether a returned prediction differs from the full model's, overall and for every limit."""
-        (differs,) = self.runner.config.answer_type.differ(early.values, full.values, self.guarantee.get("tolerance"))
-        return bool(differs), self.limits.changes(early, full)
+        answer_type, tolerance = self.runner.config.answer_type, self.guarantee.get("tolerance")
+        compare = answer_type.differ if self.guarantee["risk_type"] == "changed" else answer_type.changes
+        (change,) = compare(early.values, full.values, tolerance)
+        # a fraction counts with this probability, so that the tests stay valid
+        return float(change) > self._random.random(), self.limits.changes(early, full)

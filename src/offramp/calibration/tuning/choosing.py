@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from offramp.calibration.choice import AUTO, policies_for
+from offramp.calibration.estimate_errors import with_errors
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.tuning.costs import Costs
+from offramp.calibration.tuning.group_search import search_groups
 from offramp.calibration.tuning.search import Candidate, search
 from offramp.calibration.tuning.threshold_grids import threshold_grid
 from offramp.evaluation.traces.trace import Trace
-from offramp.policies import Policy, RiskModel
+from offramp.policies import POLICIES, Policy, RiskModel
 from offramp.policies.grids import fine_grid
 
 __all__ = [
@@ -42,9 +44,15 @@ def candidates(
     trace: Trace, guarantee: Guarantee, costs: Costs, options: TuneOptions, allowed: Sequence[int]
 ) -> list[Candidate]:
     """Return sets of exits with their policy settings, fastest first."""
-    risk, results = Risk(guarantee, trace), list[Candidate]()
+    results = list[Candidate]()
+    names = policies_for(options.policy, trace.model_spec)
+    for name in (name for name in names if POLICIES[name].sees_groups):
+        results += search_groups(name, trace, guarantee, costs, MARGIN, allowed)
+    if trace.group is not None:
+        return sorted(results, key=lambda candidate: candidate.seconds)
+    risk = Risk(guarantee, trace)
     losses, changes = risk.losses_per_exit(), risk.changes_per_exit()
-    for name in policies_for(options.policy, trace.model_spec):
+    for name in (name for name in names if not POLICIES[name].sees_groups):
         thresholds_for = threshold_grid(name, trace, changes)
         results += search(
             trace, thresholds_for, costs, options.batch, losses, risk.limits, guarantee.risk, MARGIN, allowed
@@ -69,7 +77,7 @@ def suggest_larger_risk(
 
 def settings_to_test(trace: Trace, policy: Policy) -> tuple[Trace, list[Policy]]:
     """Return the trace with the policy's risk model, and the settings of the policy to test on it."""
-    trace = with_risk_model(trace, policy)
+    trace = with_errors(with_risk_model(trace, policy), policy)
     return trace, fine_grid(policy.name, trace.model_spec)
 
 

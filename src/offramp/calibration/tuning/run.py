@@ -17,7 +17,7 @@ import numpy as np
 
 from offramp.calibration.choice import AUTO, choose_with_guarantee, policies_for, random_split
 from offramp.calibration.ledger import TestRecord, append_tests
-from offramp.calibration.risk_model import with_placeholder_risk_model
+from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.rows import CalibrationRows, RowOptions, rows_to_calibrate
 from offramp.calibration.run import bind_policy, build_evidence, check_folder, notes_on, warn_about_constant
@@ -97,7 +97,8 @@ def tune(
     _check(model, options)
     check_export_folder(folder / options.backend, overwrite=True)
     rows = rows_to_calibrate(folder, model.config, model.tokenizer, data_options, row_options)
-    guarantee = rows.apply_to(guarantee).for_model(model.config.answer_type, model.config.labels)
+    config = model.config
+    guarantee = rows.apply_to(guarantee).for_model(config.answer_type, config.labels, config.answer_options)
     guarantee.check(model.config.answer_type, rows.data.labels is not None, model.config.labels)
     rows = rows.take(unseen_rows(rows.data, texts.seen))
     if not len(rows.data.rows):
@@ -135,14 +136,14 @@ def _check(model: AdaptiveModel, options: TuneOptions) -> None:
         raise BadValue(
             f"Policy {options.policy!r} cannot be tuned. Use a policy with a threshold: {', '.join(TUNABLE)}."
         )
-    if model.config.answer_type.multiple_rows:
+    if model.config.answer_type.multiple_rows and not model.config.answer_type.compares_rows:
         raise BadValue(
             "Question-answering models cannot be tuned: an example may be several rows, which exit separately."
         )
     if len(model.exits.points) == 1:
         raise BadValue("This model has no early exits to choose from.")
     for name in policies_for(options.policy, model.config.model_spec):
-        grid(name, with_placeholder_risk_model(model.config.model_spec))  # raises if the policy does not fit the model
+        grid(name, with_placeholders(model.config.model_spec))  # raises if the policy does not fit the model
 
 
 def _export_options(folder: Path, options: TuneOptions) -> ExportOptions:
@@ -199,7 +200,7 @@ def search_exits(
     with tempfile.TemporaryDirectory() as temporary:
         trace = obtain_trace(runner, data, Path(temporary) / "trace.safetensors", quiet=True, reference=reference)
         name = policies_for(options.policy, trace.model_spec)[0]
-        policy = grid(name, with_placeholder_risk_model(trace.model_spec))[0]
+        policy = grid(name, with_placeholders(trace.model_spec))[0]
         costs = measure(runner, undivided, data.rows.texts[:NUM_TIMED], options.batch, policy)
         ranked = candidates(trace, guarantee, costs, options, allowed)
         hints = [] if ranked else suggest_larger_risk(trace, guarantee, costs, options, allowed)

@@ -80,6 +80,7 @@ def describe(runner: Runner) -> dict[str, Any]:
             "faithful": config.faithful,
             "max_length": runner.limit,
             "no_answer": config.no_answer,
+            "options": config.answer_options,
         },
         "machine": {
             "backend": runner.backend,

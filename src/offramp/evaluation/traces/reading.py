@@ -101,6 +101,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
         fits = array.ndim <= 3 and array.shape == shapes.get(name, array.shape)
         if name in ("labels", "reference"):
             fits = array.shape in ((examples,), (examples, classes))
+            fits = fits or (name == "reference" and "group" in arrays and array.ndim == 2 and len(array) == examples)
         if not fits or rows == 0 or rows != about["data"]["rows"]:
             raise _damaged(file, f"{name} has shape {array.shape}, for {about['data']['rows']} rows and {exits} exits")
 

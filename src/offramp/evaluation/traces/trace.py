@@ -78,6 +78,7 @@ class Trace:
     clusters: Array | None = None  # (examples,): examples of one cluster are not independent; not in the file
     examples: tuple[Any, ...] | None = None  # that text answers refer to; not in the file
     risk_model: RiskParameters | None = None  # of the policy `risk`, if fitted; not in the file
+    errors: tuple[float, ...] | None = None  # of the policy `top-k`, if fitted; not in the file
 
     def __len__(self) -> int:
         """Return the number of predictions: one per row, or per example if an example may be several rows."""
@@ -108,7 +109,9 @@ class Trace:
         """The model spec that policies need."""
         has_lte, faithful = self.uncertainty is not None, bool(self.about["model"]["faithful"])
         classes = len(self.about["model"].get("labels") or ()) or self.logits.shape[-1]
-        return ModelSpec(self.answer_type, classes, self.points, has_lte, faithful, self.risk_model)
+        options = self.about["model"].get("options")
+        fitted = (self.risk_model, self.errors)
+        return ModelSpec(self.answer_type, classes, self.points, has_lte, faithful, *fitted, options)
 
     # -- predictions and costs--------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class Trace:
     def decoding(self) -> Decoding:
         """The options for decoding outputs into predictions."""
         model = self.about["model"]
-        return Decoding(tuple(model["labels"]), model.get("no_answer"))
+        return Decoding(tuple(model["labels"]), model.get("no_answer"), model.get("options"), self.depth)
 
     def with_examples(self, examples: Sequence[Any], labels: Array | None) -> Trace:
         """Return the trace with the examples that text answers refer to, and text labels if any."""
@@ -196,7 +199,7 @@ class Trace:
     def _blocks(self, together: bool) -> Iterator[tuple[Replay, Array | None]]:
         """Yield blocks of rows to replay, with their groups."""
         if self.rows <= BLOCK or together:
-            yield self._only_block, self.group
+            yield self._only_block, None if self.group is None else np.array(self.group)  # torch needs a copy
             return
         for start in range(0, self.rows, BLOCK):
             rows = slice(start, start + BLOCK)
@@ -205,7 +208,8 @@ class Trace:
     def replay(self, policy: Policy) -> Replayed:
         """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
-        return Replayed(outputs.exit, outputs.layer, self._answers(outputs.logits))
+        answers = self._answers(outputs.logits) if self.group is None else self.decode(outputs).values
+        return Replayed(outputs.exit, outputs.layer, answers)
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """Return the outputs of all rows under a policy."""

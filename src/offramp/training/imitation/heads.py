@@ -23,6 +23,7 @@ __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 TARGET_ROWS = 134_000  # training rows over all epochs
 MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
+GROUP_ROWS = 2  # batches of whole examples are this many times larger
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,16 @@ def imitate(
     """
 
     def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
-        soft = answer_type.distillation_loss(logits, states.teacher[batch].to(device), 1.0, per_row=True)
+        examples = torch.from_numpy(states.rows[batch]).to(device)
+        soft = answer_type.imitation_loss(logits, states.teacher[batch].to(device), examples)
         if labels is None or not label_weight:
             return soft
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
 
     rows = len(states.lengths)
     epochs = default_epochs(rows) if options.epochs is None else options.epochs
-    steps = max(1, int(np.ceil(epochs * rows / options.batch_size)))
+    batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
+    steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)
     parameters = [value for head in heads for value in head.parameters()]
     device = parameters[0].device
@@ -77,8 +80,11 @@ def imitate(
         head.train()
     start, step, fraction = time.monotonic(), 0, 0.0
     random = np.random.default_rng(options.seed)
+    batches = _batches(states.lengths, batch_size, steps, random)
+    if answer_type.compares_rows:
+        batches = _batches_of_groups(states.rows, batch_size, steps, random)
     with Progress("Training the exits", 100, "%") as progress:
-        for batch in _batches(states.lengths, options.batch_size, steps, random):
+        for batch in batches:
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
@@ -101,7 +107,7 @@ def imitate(
         head.eval()
     if not all(bool(value.isfinite().all()) for value in parameters):
         raise BadValue("Training of the exit heads diverged: a weight is not finite. Try a lower learning rate.")
-    return step * options.batch_size / rows
+    return step * batch_size / rows
 
 
 def _batches(
@@ -118,3 +124,21 @@ def _batches(
         for index in random.permutation(len(batches))[:steps]:
             yield batches[index]
         steps -= len(batches)
+
+
+def _batches_of_groups(
+    examples: NDArray[np.int64], size: int, steps: int, random: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Yield `steps` batches of about `size` rows that hold whole examples, reshuffled in every epoch."""
+    order = np.argsort(examples, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(examples[order])) + 1)
+    while steps > 0:
+        batch: list[NDArray[np.int64]] = []
+        for index in random.permutation(len(groups)):
+            batch.append(groups[index])
+            if sum(map(len, batch)) >= size and steps > 0:
+                yield np.concatenate(batch)
+                batch, steps = [], steps - 1
+        if batch and steps > 0:
+            yield np.concatenate(batch)
+            steps -= 1

@@ -36,7 +36,8 @@ def load_with_new_exits(name: str, options: ExitOptions) -> AdaptiveModel:
 
 def _check_answer_type(name: str, config: AdaptiveConfig) -> None:
     """Raise unless the model makes one prediction per text."""
-    if config.answer_type.per_token or config.answer_type.multiple_rows:
+    answer_type = config.answer_type
+    if answer_type.per_token or (answer_type.multiple_rows and not answer_type.compares_rows):
         raise BadModel(
             f"{name} is a model for {config.answer_type.title}; only models with one prediction per text can be "
             "imitated. Use `offramp train` with another recipe."
@@ -51,6 +52,8 @@ def _from_classifier(name: str, options: ExitOptions) -> AdaptiveModel:
         queries=options.queries,
         query_width=options.query_width,
         convolution=options.convolution,
+        problem_type=options.problem_type,
+        answer_options=options.answer_options,
     )
     _check_answer_type(name, model.config)
     if model.config.exit_specs[-1].head != "family":

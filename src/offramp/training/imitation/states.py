@@ -37,7 +37,7 @@ class States:
     values: NDArray[np.float16]  # (tokens, early exits, hidden size)
     lengths: NDArray[np.int64]  # (rows,)
     teacher: Tensor  # (rows, classes), logits of the last exit or of another model
-    rows: NDArray[np.int64]  # (rows,), index of each row's text
+    rows: NDArray[np.int64]  # (rows,), index of each row's example
 
     def with_teacher(self, logits: Tensor) -> States:
         """Return the same states with another model's logits."""
@@ -71,7 +71,7 @@ def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, qui
                     lengths.append(real.sum(1))
                     chunk_logits.append(logits)
             teacher.append(torch.cat(chunk_logits))
-            rows.append(chunk.order + chunk.offset)  # rows are stored in the order of the batches
+            rows.append(chunk.rows.group[chunk.order] + chunk.offset)  # rows are stored in the order of the batches
             _check_finite(teacher[-1], chunk)
     row_lengths = np.concatenate(lengths)
     shape = (int(row_lengths.sum()), len(points) - 1, model.config.hidden_size)
