@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,16 @@ import offramp
 from offramp.answers import RANKING
 from offramp.answers.ranking_scores import ndcg, reciprocal_rank
 from offramp.core.machine import cpu_name
-from offramp.policies import TopK
+from offramp.policies import Policy, TopK
 
 Ranker = Callable[[str, list[str]], list[dict[str, Any]]]
+
+
+def rank(
+    runner: offramp.Runner, policy: str | Policy, count: int, query: str, documents: list[str]
+) -> list[dict[str, Any]]:
+    """Rank the first `count` documents."""
+    return runner.rank(query, documents[:count], policy=policy)
 
 
 def contestants(runner: offramp.Runner, candidates: int, factors: list[float]) -> dict[str, Ranker]:
@@ -35,18 +43,14 @@ def contestants(runner: offramp.Runner, candidates: int, factors: list[float]) -
     policy = runner.config.exit_policy
     assert isinstance(policy, TopK), "the model has no early exits"
     rankers: dict[str, Ranker] = {
-        f"full depth, {runner.dtype}": lambda query, documents: runner.rank(query, documents, policy="never"),
-        "early exits, guaranteed": lambda query, documents: runner.rank(query, documents),
+        f"full depth, {runner.dtype}": partial(rank, runner, "never", candidates),
+        "early exits, guaranteed": partial(rank, runner, policy, candidates),
     }
     for factor in factors:
         setting = TopK(policy.k, policy.threshold * factor, policy.errors)
-        rankers[f"early exits, margin × {factor:g}"] = lambda query, documents, setting=setting: runner.rank(
-            query, documents, policy=setting
-        )
+        rankers[f"early exits, margin × {factor:g}"] = partial(rank, runner, setting, candidates)
     for count in sorted({max(policy.k, round(candidates * share)) for share in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)}):
-        rankers[f"only the first {count}"] = lambda query, documents, count=count: runner.rank(
-            query, documents[:count], policy="never"
-        )
+        rankers[f"only the first {count}"] = partial(rank, runner, "never", count)
     return rankers
 
 
@@ -72,9 +76,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         query, documents = ranking["query"], ranking["documents"]
         expected = full.rank(query, documents, policy="never")
         for turn in range(args.rounds):
-            for name, rank in rankers.items():
+            for name, ranker in rankers.items():
                 start = time.process_time()
-                results = rank(query, documents)
+                results = ranker(query, documents)
                 seconds[name][row, turn] = time.process_time() - start
                 if turn == 0:
                     overlaps[name].append(overlap(results, expected, top_k))

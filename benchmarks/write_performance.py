@@ -377,8 +377,8 @@ EMBEDDINGS = """\
 embeddings, variations of the texts) at 2 % risk and 90 % confidence, for classifiers that were fine-tuned with
 `--recipe plain`: all-mpnet-base-v2 on 6,000 and all-MiniLM-L6-v2 on 12,000 rows of SST-2, {texts} to
 adapt. These are other classifiers, other baselines (NNCF was not installed) and another CPU than in the sections below.
-*best baseline*: the fastest full-depth entry with at least 98 % same predictions. *dev*: SST-2's dev sentences, which are
-harder than the texts of the guarantee; *similar*: unused training rows."""
+*best baseline*: the fastest full-depth entry with at least 98 % same predictions. *dev*: SST-2's dev sentences, which
+are harder than the texts of the guarantee; *similar*: unused training rows."""
 
 
 def embeddings() -> list[str]:

@@ -24,7 +24,7 @@ from offramp.calibration.choice import AUTO, policies_for
 from offramp.calibration.ledger import Ledger, TestRecord
 from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
-from offramp.calibration.tuning.threshold_grids import TUNABLE
+from offramp.calibration.tuning.threshold_grids import GROUPED, TUNABLE
 from offramp.data.hashes import normalizer
 from offramp.data.input_data import InputData, check_exists
 from offramp.errors import BadInput, BadValue, OfframpError
@@ -158,7 +158,7 @@ def _check_options(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOpt
     """Raise if the options do not fit the model, before anything is computed."""
     guarantee.check(model.config.answer_type, False, model.config.labels)
     policy, backend = options.tuning.policy, options.tuning.backend
-    if policy not in (AUTO, *TUNABLE):
+    if policy not in (AUTO, *TUNABLE, *GROUPED):
         raise BadValue(f"`policy` must be one of {', '.join((AUTO, *TUNABLE))}, got {policy!r}.")
     for policy_name in policies_for(policy, model.config.model_spec):
         grid(policy_name, with_placeholders(model.config.model_spec))  # raises if it does not fit

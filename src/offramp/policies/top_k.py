@@ -39,7 +39,6 @@ class TopK(Policy):
     title: ClassVar[str] = "top k"
     example: ClassVar[str] = "top-k:10:3"
     rising: ClassVar[bool | None] = False
-    tunable: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
     sees_groups: ClassVar[bool] = True
     k: int = TOP_K

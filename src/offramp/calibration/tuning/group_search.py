@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from offramp.calibration.estimate_errors import fit_errors
 from offramp.calibration.risks import Guarantee, Risk
-from offramp.calibration.tuning.costs import Costs
+from offramp.calibration.tuning.costs import Costs, batch_sizes
 from offramp.calibration.tuning.search import Candidate
 from offramp.calibration.tuning.threshold_grids import with_exits
 from offramp.evaluation.traces.trace import Replayed, Trace
@@ -66,18 +66,27 @@ def _fastest(
 
 
 def _estimate_seconds(trace: Trace, replayed: Replayed, exit_indices: tuple[int, ...], costs: Costs) -> float:
-    """Return the mean seconds per row; every group is run in batches of the largest size that was measured."""
-    group, size = np.asarray(trace.group), int(costs.rows[-1])
+    """Return the mean seconds per row; every group is run in batches of rows of similar length."""
+    order = np.lexsort((trace.lengths, np.asarray(trace.group)))
+    group, lengths, exits = np.asarray(trace.group)[order], trace.lengths[order], replayed.exit[order]
     total, start = 0.0, 0
     for position, exit_index in enumerate(exit_indices):
-        remaining = np.bincount(group[replayed.exit > position])  # rows of every group that reach this exit
+        remaining = exits > position  # rows that reach this exit
         seconds = costs.layers[start : exit_index + 1].sum(0) + costs.segment_overhead
-        is_last = exit_index == exit_indices[-1]
-        total += costs.total(seconds if is_last else seconds + costs.exit_overhead, _batches(remaining, size))
+        seconds = seconds if exit_index == exit_indices[-1] else seconds + costs.exit_overhead
+        sizes = batch_sizes(*_batches(group[remaining], lengths[remaining], costs.batch))
+        total += float((sizes @ seconds).sum())
         start = exit_index + 1
-    return total / trace.rows
+    return total / trace.rows + costs.encoding
 
 
-def _batches(rows: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the sizes of the batches that groups of this many rows are divided into."""
-    return np.concatenate([np.full(int((rows // size).sum()), size), rows % size])
+def _batches(
+    group: NDArray[np.int64], lengths: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows and the longest row of the batches that groups are divided into; rows are sorted by group."""
+    if not len(group):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))  # of every group
+    number = np.arange(len(group)) - np.repeat(first, np.diff([*first, len(group)]))  # of a row in its group
+    starts = np.flatnonzero(number % size == 0)
+    return np.diff([*starts, len(group)]), np.maximum.reduceat(lengths, starts)

@@ -31,7 +31,7 @@ from offramp.calibration.tuning.choosing import (
 )
 from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate, estimate_seconds
-from offramp.calibration.tuning.threshold_grids import TUNABLE
+from offramp.calibration.tuning.threshold_grids import GROUPED, TUNABLE
 from offramp.core.loop import run
 from offramp.core.progress import track
 from offramp.core.runner import Runner
@@ -132,7 +132,7 @@ def tune(
 
 
 def _check(model: AdaptiveModel, options: TuneOptions) -> None:
-    if options.policy not in (AUTO, *TUNABLE):
+    if options.policy not in (AUTO, *TUNABLE, *GROUPED):
         raise BadValue(
             f"Policy {options.policy!r} cannot be tuned. Use a policy with a threshold: {', '.join(TUNABLE)}."
         )
@@ -248,7 +248,9 @@ def calibrate_and_store(
     texts = rows.data.rows.texts
     timed = timed_rows(texts)
     seconds = _seconds_per_row(runner, chosen, [texts[row] for row in timed], options.batch)
-    forecast = _forecast(tested.take(timed), chosen, costs.select(best.exit_indices), options.batch)
+    forecast = best.seconds  # of a policy over groups, at the margin of the search
+    if tested.group is None:
+        forecast = _forecast(tested.take(timed), chosen, costs.select(best.exit_indices), options.batch)
     if not exporter.quiet:
         exits, times = (
             ", ".join(map(str, layers)),

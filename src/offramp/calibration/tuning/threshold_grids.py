@@ -15,9 +15,10 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Policy, RiskModel
 from offramp.policies.grids import grid
 
-__all__ = ["TUNABLE", "ThresholdGrid", "threshold_grid", "with_exits"]
+__all__ = ["GROUPED", "TUNABLE", "ThresholdGrid", "threshold_grid", "with_exits"]
 
 TUNABLE = tuple(name for name, policy in POLICIES.items() if policy.tunable)
+GROUPED = tuple(name for name, policy in POLICIES.items() if policy.sees_groups)  # searched by `group_search.py`
 
 ThresholdGrid = Callable[[Sequence[int]], tuple[list[Policy], NDArray[np.bool_]]]
 """From exit indices (the last exit included) to policies and which rows exit where, (policies, rows, early exits)."""
