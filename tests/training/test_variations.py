@@ -97,5 +97,6 @@ def test_a_resumed_run_must_have_the_same_variations(tmp_path, capsys, monkeypat
     assert main(command) == 130
     state = json.loads((tmp_path / ".fast.adapting" / "adapting.json").read_text())
     assert state["imitation"]["variations"] is None
-    message = fails(capsys, *command, "--resume", "--variations", "1")
-    assert "had a different model, texts or options" in message
+    capsys.readouterr()
+    assert main([*command, "--resume", "--variations", "1"]) == 2
+    assert "had a different model, texts or options" in capsys.readouterr().err
