@@ -11,6 +11,9 @@ import pytest
 import offramp
 from offramp.cli.main import main
 from offramp.core.chunks import chunks
+from offramp.data.input_data import resolve_input
+from offramp.data.rankings import RANKING_INPUTS
+from offramp.errors import BadInput
 from offramp.policies import TopK
 from tests.calls import fails, json_lines
 from tests.rankings import random_rankings, save_reranker, write_rankings
@@ -151,3 +154,11 @@ def test_a_large_batch_holds_whole_queries(fast):
     (chunk,) = chunks(runner.encoder(), FRESH, 64, runner.device, progress=False, together=True)
     groups = [set(batch.group.tolist()) for batch in chunk.batches()]
     assert sum(map(len, groups)) == len(FRESH) and len(groups) > 1 and max(map(len, groups)) > 1
+
+
+def test_rows_per_document_are_joined_and_cannot_have_ids():
+    table = {"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "id": [1, 2, 3]}
+    data = resolve_input(table)
+    assert list(data.read(RANKING_INPUTS)) == [("a", "x", "y"), ("b", "z")]
+    with pytest.raises(BadInput, match="has a row per document: ids and groups need a row per query"):
+        data.read_with_ids(RANKING_INPUTS, "id")

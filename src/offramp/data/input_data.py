@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from offramp.data.rankings import RANKING_INPUTS, are_rankings, is_ranking, to_ranking
+from offramp.data.rankings import RANKING_INPUTS, are_rankings, is_ranking, join_pairs, to_ranking
 from offramp.data.reading import (
     Source,
     Text,
@@ -67,7 +67,16 @@ class InputData:
         source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
         if self.texts is not None:
             return iter(self.texts)
-        return read_texts(source) if self.table is None else _table_texts(self.table, source)
+        if self.table is None:
+            return read_texts(source)
+        texts = _table_texts(self.table, source)
+        return join_pairs(texts) if self._has_a_row_per_document(inputs) else texts
+
+    def _has_a_row_per_document(self, inputs: Sequence[str] | None) -> bool:
+        """Whether rows are a query and one document each, which belong together if their queries are the same."""
+        return (
+            inputs is not None and tuple(inputs) == RANKING_INPUTS and RANKING_INPUTS[1] not in (self.columns() or ())
+        )
 
     def read_with_groups(
         self, inputs: Sequence[str] | None, group_column: str | None
@@ -105,6 +114,11 @@ class InputData:
         source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
         if self.texts is not None:
             raise BadInput("`id_column=` is only for files and tables, not for a list of texts.")
+        if self._has_a_row_per_document(inputs):
+            raise BadInput(
+                f"{self.name} has a row per document: ids and groups need a row per query, with the columns `query` and "
+                "`documents`."
+            )
         if self.table is not None:
             names = _column_names(self.table) or []
             if id_column not in names:
