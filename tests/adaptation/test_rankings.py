@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 import offramp
 from offramp.cli.main import main
@@ -157,8 +158,8 @@ def test_a_large_batch_holds_whole_queries(fast):
 
 
 def test_rows_per_document_are_joined_and_cannot_have_ids():
-    table = {"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "id": [1, 2, 3]}
+    table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "id": [1, 2, 3]})
     data = resolve_input(table)
     assert list(data.read(RANKING_INPUTS)) == [("a", "x", "y"), ("b", "z")]
-    with pytest.raises(BadInput, match="has a row per document: ids and groups need a row per query"):
+    with pytest.raises(BadInput, match="has a row per document; ids and groups need a row per query"):
         data.read_with_ids(RANKING_INPUTS, "id")

@@ -116,8 +116,8 @@ class InputData:
             raise BadInput("`id_column=` is only for files and tables, not for a list of texts.")
         if self._has_a_row_per_document(inputs):
             raise BadInput(
-                f"{self.name} has a row per document: ids and groups need a row per query, with the columns `query` and "
-                "`documents`."
+                f"{self.name} has a row per document; ids and groups need a row per query, with the columns `query` "
+                "and `documents`."
             )
         if self.table is not None:
             names = _column_names(self.table) or []
