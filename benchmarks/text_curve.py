@@ -118,6 +118,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, nargs="+", default=[1000, 2000, 3000, 10_000, 30_000, 50_000])
     parser.add_argument("--variations", type=int, nargs="+", default=[0, 3])
     args = parser.parse_args()
+    torch.set_num_threads(1)
     pool, sets = read(args)
     runner = AdaptiveModel.from_pretrained(args.model).runner()
     answers = {name: runner.answer(texts, policy="never", quiet=True).values for name, texts in sets.items()}

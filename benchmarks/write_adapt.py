@@ -122,6 +122,7 @@ def _curve() -> list[str]:
                 f"{result['fewer_layers']:.2f} ×",
                 f"{result['over_int8']:.2f}",
             ]
+        cells += [f"{layers:.2f} ×" for layers in run.get("at_2_percent", {}).values()]
         lines.append(f"| {' | '.join([*cells, *[''] * (len(head) - len(cells))])} |")
     return [*lines, ""]
 
