@@ -377,8 +377,10 @@ EMBEDDINGS = """\
 embeddings, variations of the texts) at 2 % risk and 90 % confidence, for classifiers that were fine-tuned with
 `--recipe plain`: all-mpnet-base-v2 on 6,000 and all-MiniLM-L6-v2 on 12,000 rows of SST-2, {texts} to
 adapt. These are other classifiers, other baselines (NNCF was not installed) and another CPU than in the sections below.
-*best baseline*: the fastest full-depth entry with at least 98 % same predictions. *dev*: SST-2's dev sentences, which
-are harder than the texts of the guarantee; *similar*: unused training rows."""
+all-MiniLM-L6-v2 on dev was calibrated again at 1.2 % risk (`offramp calibrate`), so that at least 98 % of its
+predictions on dev are the same. Both columns show the fastest entry with at least 98 % same predictions, *best
+baseline* at full depth. *dev*: SST-2's dev sentences, which are harder than the texts of the guarantee; *similar*:
+unused training rows."""
 
 
 def embeddings() -> list[str]:
@@ -391,7 +393,8 @@ def embeddings() -> list[str]:
                 continue
             about = about or machine(result)
             for batch in sorted({row["batch"] for row in result["rows"]}):
-                best = fastest(result, batch)
+                exits = [row for row in result["rows"] if row["batch"] == batch and row["adaptive"] and row["counts"]]
+                best = max(exits, key=lambda row: row["throughput"])
                 depth = max(row["mean_layers"] for row in result["rows"])
                 full = [row for row in result["rows"] if row["batch"] == batch and row["mean_layers"] == depth]
                 baseline = max((row for row in full if row["counts"]), key=lambda row: row["throughput"])
