@@ -1,4 +1,4 @@
-"""Write a BERT encoder as a GGUF file, the format of llama.cpp, in q8_0 (int8 with a scale per 32 weights)."""
+"""Write a BERT encoder as a GGUF file, the format of llama.cpp."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ LAYER = {  # names in GGUF files, and in transformers
 }
 
 
-def write_gguf(encoder: Any, file: Path) -> None:
+def write_gguf(encoder: Any, file: Path, precision: str) -> None:
     """Write the encoder without a tokenizer; token ids are its input.
+
+    The precision of matrix products is q8_0 (int8 with a scale per 32 weights) or bf16; the rest is float32.
 
     llama.cpp has only the first token type; its embedding is added to the positions.
     """
@@ -44,10 +46,11 @@ def write_gguf(encoder: Any, file: Path) -> None:
     writer.add_token_type_count(1)
     weights = {name: value.detach().float().numpy() for name, value in encoder.state_dict().items()}
 
+    kind = gguf.GGMLQuantizationType[precision.upper()]
+
     def add(name: str, values: NDArray[Any]) -> None:
         if values.ndim == 2 and name.startswith("blk") and values.shape[1] % 32 == 0:
-            q8_0 = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, gguf.quants.quantize(values, q8_0), raw_dtype=q8_0)
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
 

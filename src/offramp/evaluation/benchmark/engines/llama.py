@@ -1,4 +1,4 @@
-"""llama.cpp: BERT encoders in q8_0, on packed sequences without padding; the exit head runs in torch."""
+"""llama.cpp: BERT encoders in q8_0 and bf16, on packed sequences without padding; the exit head runs in torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.core.batch import Batch
+from offramp.core.machine import half_precision
 from offramp.errors import BadModel
 from offramp.evaluation.benchmark.engines.engine import FullModel
 from offramp.evaluation.benchmark.engines.gguf_file import write_gguf
@@ -32,9 +33,12 @@ def build(model: Any, texts: Any, folder: Path) -> list[Entry]:
         raise BadModel(f"its BERT has GELU, this encoder {backbone.hidden_act}.")
     if model.config.reads_pairs:
         raise BadModel("its BERT has no second token type, which pairs of texts need.")
-    file = folder / "llama.gguf"
-    write_gguf(model.backbone, file)
-    return [Entry("llama.cpp q8_0", "full", "llama.cpp", "q8_0", str(file))]
+    entries = []
+    for precision in ("q8_0", *(["bf16"] if half_precision()["bfloat16"] else [])):
+        file = folder / f"llama-{precision}.gguf"
+        write_gguf(model.backbone, file, precision)
+        entries.append(Entry(f"llama.cpp {precision}", "full", "llama.cpp", precision, str(file)))
+    return entries
 
 
 def open_model(entry: Entry, runner: Any, threads: int | None) -> FullModel:
