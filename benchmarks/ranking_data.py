@@ -136,8 +136,8 @@ def main() -> None:
     random.Random(0).shuffle(rankings)
     rankings = rankings[args.skip :][: args.limit]
     args.output.write_text("".join(json.dumps(ranking, ensure_ascii=False) + "\n" for ranking in rankings), "utf-8")
-    found = sum(any(ranking["relevant"]) for ranking in rankings)
-    print(f"{len(rankings):,} queries; a relevant document is among the candidates of {found:,}.")
+    answerable = sum(any(ranking["relevant"]) for ranking in rankings)
+    print(f"{len(rankings):,} queries; a relevant document is among the candidates of {answerable:,}.")
 
 
 if __name__ == "__main__":

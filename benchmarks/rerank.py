@@ -56,8 +56,8 @@ def contestants(runner: offramp.Runner, candidates: int, factors: list[float]) -
 
 def overlap(results: list[dict[str, Any]], expected: list[dict[str, Any]], top_k: int) -> float:
     """Return the fraction of the expected top k among the first k results."""
-    wanted = {entry["corpus_id"] for entry in expected[:top_k]}
-    return len(wanted & {entry["corpus_id"] for entry in results[:top_k]}) / len(wanted)
+    top = {entry["corpus_id"] for entry in expected[:top_k]}
+    return len(top & {entry["corpus_id"] for entry in results[:top_k]}) / len(top)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:

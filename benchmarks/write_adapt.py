@@ -45,7 +45,7 @@ at full depth."""
 
 EARLIER = """\
 These runs are older than the current defaults of `adapt`: they had exits on the layers only (`--exits all`), heads
-without convolutions (`--convolution 0`), and fewer epochs."""
+without convolutions (`--convolution 0`), no variations of the texts (`--variations 0`), and fewer epochs."""
 CURRENT_SINCE = "2026-11-18"  # of the defaults
 CONVOLUTIONS = """\
 ### Convolutions in exit heads

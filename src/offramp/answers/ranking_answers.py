@@ -142,8 +142,8 @@ def missing_fraction(orders: Array, expected: Array) -> NDArray[np.float64]:
     fractions = np.zeros(len(expected))
     for top_k in np.unique(expected[:, 0]):
         rows = np.flatnonzero(expected[:, 0] == top_k)
-        top, wanted = orders[rows, 1 : 1 + top_k], expected[rows, 1 : 1 + top_k]
-        real = wanted != ABSENT
-        found = (wanted[:, :, None] == top[:, None, :]).any(2) & real
-        fractions[rows] = 1 - found.sum(1) / np.maximum(real.sum(1), 1)
+        top, reference = orders[rows, 1 : 1 + top_k], expected[rows, 1 : 1 + top_k]
+        real = reference != ABSENT
+        kept = (reference[:, :, None] == top[:, None, :]).any(2) & real
+        fractions[rows] = 1 - kept.sum(1) / np.maximum(real.sum(1), 1)
     return fractions

@@ -32,17 +32,17 @@ def search_groups(
 ) -> list[Candidate]:
     """Return the fastest setting of sets of exits, fastest first, without sets that exceed the risk on these rows."""
     errors, last = fit_errors(trace), len(trace.points) - 1
-    found: dict[tuple[int, ...], Candidate] = {}
+    fastest: dict[tuple[int, ...], Candidate] = {}
     sets: list[tuple[int, ...]] = [(index,) for index in allowed]
     for _ in range(MAX_EARLY_EXITS):
         for early in sets:
             smaller = replace(with_exits(trace, (*early, last)), errors=tuple(errors[index] for index in early))
             candidate = _fastest(name, smaller, guarantee, costs, margin, (*early, last))
             if candidate is not None:
-                found[early] = candidate
-        best = sorted((early for early in sets if early in found), key=lambda early: found[early].seconds)[:BEAM]
+                fastest[early] = candidate
+        best = sorted((early for early in sets if early in fastest), key=lambda early: fastest[early].seconds)[:BEAM]
         sets = sorted({tuple(sorted((*early, index))) for early in best for index in allowed if index not in early})
-    return sorted(found.values(), key=lambda candidate: candidate.seconds)
+    return sorted(fastest.values(), key=lambda candidate: candidate.seconds)
 
 
 def _fastest(

@@ -23,7 +23,7 @@ def vary(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
 
     Examples:
         >>> vary(["a lovely film", "a dull and lifeless film"], 1, seed=0)
-        ['lovely film', 'a dull and lifeless']
+        ['a lovely', 'a and lifeless film']
     """
     generator = random.Random(seed)
     kinds = (_drop, _replace_span, _join)
