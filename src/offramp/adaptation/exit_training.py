@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 from numpy.typing import NDArray
 
+from offramp.adaptation.encoder_export import exported_encoder
 from offramp.adaptation.plan import AdaptPlan, NoGuarantee
 from offramp.adaptation.texts import TEST_FRACTION
 from offramp.errors import BadInput
@@ -38,7 +39,8 @@ def _load_or_record_states(plan: AdaptPlan) -> States:
         count = _num_variations(plan)
         more = f" and on {count} variation{'s' if count > 1 else ''} of each" if count else ""
         plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts{more}.")
-        states = record_states(plan.model, [*texts, *vary(texts, count, seed)], plan.work.folder, quiet=True)
+        texts, exported = [*texts, *vary(texts, count, seed)], exported_encoder(plan)
+        states = record_states(plan.model, texts, plan.work.folder, quiet=True, exported=exported)
         plan.work.save_states(states)
     return states
 

@@ -166,7 +166,8 @@ def adapt(
         threads: number of CPU threads; None for torch's choice.
         device: with torch, the device to adapt for: "cpu", "cuda", "mps", …; None for an accelerator if available.
         policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
-        exits: layers that may get an exit: "auto" (the embeddings, 0, and all layers), "all" (all layers) or a list.
+        exits: layers that may get an exit: "auto" (the embeddings, 0, and all layers; of
+            models with more than six layers every second after the fourth), "all" (all layers) or a list.
         heads: exit heads: "attention", "linear" or "pooler".
         queries: learned queries per attention head.
         query_width: width of a query.

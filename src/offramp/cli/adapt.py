@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.layers,
         default="auto",
         metavar="LAYERS",
-        help="layers that may get an exit: auto (the embeddings, 0, and all layers), all (all layers), or for example "
-        "0,2,4 (default: auto)",
+        help="layers that may get an exit: auto (the embeddings, 0, and all layers; in deep models every second "
+        "after the fourth), all (all layers), or for example 0,2,4 (default: auto)",
     )
     exits.add_argument(
         "--heads", default="attention", metavar="H", help="exit heads: attention, linear or pooler (default: attention)"

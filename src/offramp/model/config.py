@@ -346,13 +346,20 @@ class AdaptiveConfig(PreTrainedConfig):
         return tuple(str(names[index]) for index in range(self.num_labels))
 
 
+AUTO_ALL, AUTO_DENSE = 6, 4  # "auto": all layers up to this depth, else the first four and every second
+
+
 def exit_layers(exits: str | Iterable[int], depth: int) -> tuple[int, ...]:
     """Return the layers of the exits: of "all", of "auto", or of a list, to which the last layer is added.
 
-    A list may start with 0, an exit on the embeddings. "auto" includes it, "all" does not.
+    A list may start with 0, an exit on the embeddings. "auto" includes it, "all" does not. In models with more than six
+    layers, "auto" is only every second layer after the fourth: exits of neighbouring deep layers are nearly the same.
     """
-    if isinstance(exits, str) and exits in ("all", "auto"):
-        return tuple(range(0 if exits == "auto" else 1, depth + 1))
+    if isinstance(exits, str) and exits == "all":
+        return tuple(range(1, depth + 1))
+    if isinstance(exits, str) and exits == "auto":
+        dense = depth if depth <= AUTO_ALL else AUTO_DENSE
+        return (*range(dense + 1), *range(dense + 2, depth, 2), *([depth] if depth > dense else []))
     if isinstance(exits, str) or not isinstance(exits, Iterable):
         raise BadValue(f"`exits` must be 'auto', 'all' or a list of layers from 0 to {depth}, got {exits!r}.")
     layers = list(exits)

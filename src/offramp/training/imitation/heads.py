@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from offramp.answers import AnswerType
 from offramp.core.machine import half_precision
@@ -72,9 +72,11 @@ def imitate(
     batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
     steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)
-    parameters = [value for head in heads for value in head.parameters()]
+    norms = nn.ModuleList(_input_norms(heads)).requires_grad_(False)  # without their gradients: 0.7 of the time
+    parameters = [value for head in heads for value in head.parameters() if value.requires_grad]
     device = parameters[0].device
     in_bfloat16 = device.type == "cpu" and half_precision()["bfloat16"]  # 1.6 times as fast
+    dtype = torch.bfloat16 if in_bfloat16 else torch.float32
     optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay, fused=True)
     for head in heads:
         head.train()
@@ -88,7 +90,7 @@ def imitate(
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
-            encoder_states = zip(heads, states.encoder_states(batch, device), strict=True)
+            encoder_states = zip(heads, states.encoder_states(batch, device, dtype), strict=True)
             with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
                 logits = [head(head.features(state)) for head, state in encoder_states]
             loss = torch.stack([head_loss(output.float(), batch) for output in logits]).sum()
@@ -103,11 +105,17 @@ def imitate(
             progress.reach(min(1.0, fraction))
             if fraction >= 1:
                 break
+    norms.requires_grad_(True)
     for head in heads:
         head.eval()
     if not all(bool(value.isfinite().all()) for value in parameters):
         raise BadValue("Training of the exit heads diverged: a weight is not finite. Try a lower learning rate.")
     return step * batch_size / rows
+
+
+def _input_norms(heads: Sequence[Head]) -> list[nn.LayerNorm]:
+    """Return the norms directly before linear layers, which learn nothing that the linear layers cannot."""
+    return [head.input_norm for head in heads if head.input_norm is not None and head.reader is not None]
 
 
 def _batches(

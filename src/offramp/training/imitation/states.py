@@ -1,7 +1,7 @@
 """Hidden states of a frozen encoder after each exit layer: computed once, stored in half precision.
 
-Training heads on them takes seconds. They are stored in a memory-mapped file, so they need not fit into memory. On CPUs
-with bfloat16 instructions the encoder runs in bfloat16, which takes half the time; only training reads its outputs.
+Training heads on them takes seconds. They are stored in a memory-mapped file, so they need not fit into memory. Only
+training reads them, so the encoder may run in int8, or in bfloat16 on CPUs with instructions for it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from offramp.core.batch import Batch
 from offramp.core.machine import half_precision
+from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.errors import BadInput
 from offramp.files.writing import writing
 from offramp.model.adaptive import AdaptiveModel
 
-__all__ = ["States", "bytes_per_token", "record_states"]
+__all__ = ["EncoderStepper", "States", "bytes_per_token", "record_states"]
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
@@ -43,22 +45,38 @@ class States:
         """Return the same states with another model's logits."""
         return replace(self, teacher=logits)
 
-    def encoder_states(self, rows: NDArray[np.int64], device: torch.device | str = "cpu") -> list[EncoderState]:
+    def encoder_states(
+        self, rows: NDArray[np.int64], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> list[EncoderState]:
         """Return the inputs of the early exits' heads for these rows, shallow to deep."""
         lengths = self.lengths[rows]
         starts = (np.cumsum(self.lengths) - self.lengths)[rows]
         columns = np.arange(int(lengths.max()))
         real = torch.from_numpy(columns < lengths[:, None])
         tokens = starts[:, None] + np.minimum(columns, lengths[:, None] - 1)  # padding repeats the last token
-        states = torch.from_numpy(self.values[tokens]).to(device).float()  # (rows, tokens, exits, hidden size)
-        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1).to(device)
+        states = torch.from_numpy(self.values[tokens]).to(device, dtype)  # (rows, tokens, exits, hidden size)
+        weights = (real / real.sum(1, keepdim=True)).unsqueeze(1).to(device, dtype)
         return [EncoderState(hidden, None, weights, None) for hidden in states.unbind(2)]
 
 
-def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, quiet: bool = False) -> States:
-    """Run the encoder over the texts once and store the states in `folder`; `quiet`: do not report truncated texts."""
-    model = _in_half_precision(model)
-    runner, points = model.runner(), model.exits.points
+class EncoderStepper(Protocol):
+    """A stepper that returns hidden states."""
+
+    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Return the states at the early exits, the token mask (rows, tokens), and the last exit's logits."""
+        ...
+
+
+def record_states(
+    model: AdaptiveModel, texts: Sequence[Text], folder: Path, quiet: bool = False, exported: Runner | None = None
+) -> States:
+    """Run the encoder over the texts once and store the states in `folder`.
+
+    `exported` is an export of the model with all its exits, which runs instead of torch; `quiet`: do not report
+    truncated texts.
+    """
+    runner = _in_half_precision(model).runner() if exported is None else exported
+    stepper: EncoderStepper = runner.stepper  # type: ignore[assignment]  # not every backend is one
     file, lengths, teacher, rows = folder / "states", [], [], []
     with writing(file), file.open("wb") as out:
         for chunk in runner.chunks(texts, quiet=quiet, title="Running the encoder"):
@@ -66,15 +84,17 @@ def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, qui
             chunk_logits = []
             with runner.stepper.inference_mode():
                 for batch in chunk.batches():
-                    values, real, logits = _layer_states(model, batch)
-                    values[real].tofile(out)
-                    lengths.append(real.sum(1))
-                    chunk_logits.append(logits)
+                    hidden, real, logits = stepper.hidden_states(batch)
+                    real = real.cpu()
+                    tokens = [state.cpu()[real].clamp(-MAX_FLOAT16, MAX_FLOAT16).half() for state in hidden]
+                    torch.stack(tokens, 1).numpy().tofile(out)
+                    lengths.append(real.sum(1).numpy())
+                    chunk_logits.append(logits.float().cpu())
             teacher.append(torch.cat(chunk_logits))
             rows.append(chunk.rows.group[chunk.order] + chunk.offset)  # rows are stored in the order of the batches
             _check_finite(teacher[-1], chunk)
     row_lengths = np.concatenate(lengths)
-    shape = (int(row_lengths.sum()), len(points) - 1, model.config.hidden_size)
+    shape = (int(row_lengths.sum()), len(model.exits.points) - 1, model.config.hidden_size)
     values = np.memmap(file, np.float16, "r", shape=shape)
     return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows))
 
@@ -92,19 +112,6 @@ def _in_half_precision(model: AdaptiveModel) -> AdaptiveModel:
     half: AdaptiveModel = copy.deepcopy(model).to(torch.bfloat16)
     half.tokenizer, half.name_or_path = tokenizer, name
     return half
-
-
-def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDArray[np.bool_], Tensor]:
-    """Return the early exits' states (rows, tokens, exits, hidden size), the token mask, and the last exit's logits."""
-    stepper, family = model.stepper, model.config.family
-    *early, last = stepper.exits
-    state, states = stepper.embed(batch), []
-    for point in early:
-        state = family.step(model.backbone, state, point.layer)
-        states.append(state.hidden.clamp(-MAX_FLOAT16, MAX_FLOAT16).half())
-    real = state.real.cpu().numpy()
-    _, output = stepper.advance(state, last)
-    return torch.stack(states, 2).cpu().numpy(), real, output.logits.float().cpu()
 
 
 def _check_disk_space(folder: Path, chunk: Any, bytes_per_token: int) -> None:
