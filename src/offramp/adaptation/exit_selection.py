@@ -152,21 +152,25 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
     """
     from offramp.calibration.tuning.run import search_exits
 
-    exports = exporter.make_all()
-    plan.log_step(4, f"select the fastest exits{' and precision' if len(exports) > 1 else ''} on {_selection(plan)}.")
+    methods = exporter.methods
+    plan.log_step(4, f"select the fastest exits{' and precision' if len(methods) > 1 else ''} on {_selection(plan)}.")
     selected: tuple[ExportedGraphs, Candidate, Costs] | None = None
     early, hints = range(len(exporter.points) - 1), list[str]()
     data, tuning = plan.rows(plan.splits.selection), plan.options.tuning
-    reference = reference_for(exporter.runner(exports[0]), data.rows.texts)
-    for exported in exports:
+    reference: Reference | None = None
+    for method in methods:
+        if method == "none" and selected is not None and exporter.is_worth_it(selected[0]):
+            continue  # float32 is slower
+        exported = exporter.export(method)
+        reference = reference or reference_for(exporter.runner(exported), data.rows.texts)
         result = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
         if not _may_pass(plan, result.full_depth_risk):
             changed = f"Without early exits it already changes {100 * result.full_depth_risk:.1f} % of the predictions"
             reason = f"{exported.precision}: left out. {changed}, so the test of the guarantee would probably fail."
-            hints += [reason, "Use `int8='none'`."] if len(exports) == 1 else []
+            hints += [reason, "Use `int8='none'`."] if len(methods) == 1 else []
             logger.info("%s", reason)
         elif result.best is None:
-            hints += result.hints if exported is exports[0] else ()
+            hints += result.hints if method == methods[-1] else ()
             logger.info("%s: no early exits within the risk.", exported.precision)
         else:
             logger.info("%s: %s.", exported.precision, describe_candidate(result.best, result.layers))

@@ -43,15 +43,11 @@ class Progress:
         self.title, self.total, self.unit, self.done, self.initial = title, total, unit, initial, initial
         self.is_logged = show is None and not _has_terminal()
         self.start = time.monotonic()
-        self.bar: tqdm[Any] = tqdm(
-            total=total,
-            initial=initial,
-            desc=title,
-            unit=f" {unit}",
-            delay=0 if show else DELAY,
-            leave=False,
-            disable=show is False or self.is_logged,
-        )
+        self.bar: tqdm[Any] | None = None
+        if show is not False and not self.is_logged:  # making a disabled bar takes as long as encoding a short text
+            self.bar = tqdm(
+                total=total, initial=initial, desc=title, unit=f" {unit}", delay=0 if show else DELAY, leave=False
+            )
 
     def __enter__(self) -> Progress:
         return self
@@ -59,12 +55,23 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.close()
+        self.close()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.close()
+
+    def show(self, **values: str) -> None:
+        """Show values next to the bar."""
+        if self.bar is not None:
+            self.bar.set_postfix(values)
 
     def update(self, count: int = 1) -> None:
         """Add finished work."""
         self.done += count
-        self.bar.update(count)
+        if self.bar is not None:
+            self.bar.update(count)
         now = time.monotonic()
         silence, elapsed = now - last_output.seconds, now - self.start
         if self.is_logged and silence >= INTERVAL and elapsed >= MIN_ELAPSED and self.done != self.total:

@@ -185,12 +185,18 @@ class Runner:
         """The tokenizer's padding token."""
         return int(self.tokenizer.pad_token_id or 0)
 
+    @cached_property
+    def _vocabulary_sizes(self) -> tuple[int, int]:
+        """The number of tokens and of token types (0: none) of the backbone; attributes of its config are slow."""
+        backbone = self.config.backbone
+        return backbone.vocab_size, getattr(backbone, "type_vocab_size", 0)
+
     def _check_token_ids(self, chunk: Chunk) -> Chunk:
         """Raise if a token id lies outside of the backbone's embeddings: the tokenizer is another model's."""
-        backbone = self.config.backbone
+        tokens, types = self._vocabulary_sizes
         for name, encoded, pad, size in (
-            ("tokens", chunk.rows.ids, chunk.pad, backbone.vocab_size),
-            ("token types", chunk.rows.types, 0, getattr(backbone, "type_vocab_size", 0)),
+            ("tokens", chunk.rows.ids, chunk.pad, tokens),
+            ("token types", chunk.rows.types, 0, types),
         ):
             if encoded is None or not size:  # this backbone has no token types
                 continue

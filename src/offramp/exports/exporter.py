@@ -35,6 +35,7 @@ logger = logging.getLogger("offramp")
 
 MIN_AGREEMENT = 0.99  # with torch's predictions, at every exit; below that an export is rejected
 TIMED_TEXTS = 128  # for choosing a precision
+COMPARED_TEXTS = 32  # for deciding whether float32 is tried
 MAX_INT8_TIME = 0.9  # relative to float32; a slower int8 is not worth its differences
 
 
@@ -141,7 +142,7 @@ class Exporter:
         """Export, quantize and compare with torch; raise if too many predictions differ."""
         self._log(f"Exporting exits on layers {', '.join(map(str, self._layers))}.")
         int8 = self.options.int8
-        exported = self._fastest() if int8 == "auto" else self._export(int8)
+        exported = self._fastest() if int8 == "auto" else self.export(int8)
         if exported.checked is not None and not self.options.force:
             lowest = min(exported.checked.agreement)
             if lowest < MIN_AGREEMENT:
@@ -151,10 +152,17 @@ class Exporter:
                 )
         return exported
 
-    def make_all(self) -> list[ExportedGraphs]:
-        """Export in the set precision, or with `auto` in every precision that could be the fastest."""
-        methods = ["none", *self._int8_methods] if self.options.int8 == "auto" else [self.options.int8]
-        return [self._export(method) for method in methods]
+    @property
+    def methods(self) -> list[str]:
+        """The int8 methods that could be the fastest, then `none` (float32); without `auto` the set one."""
+        return [*self._int8_methods, "none"] if self.options.int8 == "auto" else [self.options.int8]
+
+    def is_worth_it(self, exported: ExportedGraphs) -> bool:
+        """Return whether an int8 export takes much less time than float32, at full depth."""
+        exact = self.export("none", compare=False)
+        steppers = [self.stepper(graphs) for graphs in (exact, exported)]
+        exact_seconds, seconds = measure_seconds(self.model.runner(), steppers, self.texts.checked[:COMPARED_TEXTS])
+        return seconds <= MAX_INT8_TIME * exact_seconds
 
     @cached_property
     def source(self) -> GraphSource:
@@ -199,7 +207,7 @@ class Exporter:
         config.policy, config.calibrated = {"name": "never"}, None
         return replace(torch_runner, config=config, stepper=self.stepper(exported))
 
-    def _export(self, method: str) -> ExportedGraphs:
+    def export(self, method: str, compare: bool = True) -> ExportedGraphs:
         """Export all segments with an int8 method (or none), and compare them with torch."""
         segments = self.source.segments(self._layers)
         needs_ranges = method in ("static", "token") and bool(self.source.texts)
@@ -210,6 +218,8 @@ class Exporter:
         graphs = [segment.SerializeToString() for segment in segments]
         smoothed = needs_ranges and self.options.smooth
         exported = ExportedGraphs("float32" if method == "none" else f"int8-{method}", smoothed, graphs, None)
+        if not compare:
+            return exported
         if self.texts.checked:
             checked = compare_with_torch(self._torch_outputs, self.stepper(exported), self.points)
             exported = ExportedGraphs(exported.precision, smoothed, graphs, checked)
@@ -225,8 +235,8 @@ class Exporter:
         methods = self._int8_methods
         if not self.texts.checked:
             logger.warning("The export was not compared with torch: there are no texts. Set `texts=`.")
-            return self._export(methods[-1] if methods else "none")
-        exact, *quantised = [self._export(method) for method in ("none", *methods)]
+            return self.export(methods[-1] if methods else "none")
+        exact, *quantised = [self.export(method) for method in ("none", *methods)]
         candidates = [
             exported
             for exported in quantised

@@ -36,7 +36,7 @@ class Progress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """Show the loss next to the bar."""
         if self.bar is not None and logs and "loss" in logs:
-            self.bar.bar.set_postfix(loss=f"{logs['loss']:.3f}")
+            self.bar.show(loss=f"{logs['loss']:.3f}")
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
@@ -56,4 +56,4 @@ class Progress(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the bar."""
         if self.bar is not None:
-            self.bar.bar.close()
+            self.bar.close()

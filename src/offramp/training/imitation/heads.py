@@ -20,7 +20,7 @@ from offramp.training.imitation.states import States
 
 __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 
-TARGET_ROWS = 134_000  # training rows over all epochs
+TARGET_ROWS, TARGET_TOKENS = 134_000, 16.0  # training rows over all epochs, if they have at most so many tokens
 MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
 GROUP_ROWS = 2  # batches of whole examples are this many times larger
@@ -40,9 +40,10 @@ class ImitationOptions:
     seed: int = 42
 
 
-def default_epochs(rows: int) -> int:
-    """Return the number of epochs for this many rows: more for fewer rows."""
-    return int(np.clip(round(TARGET_ROWS / max(1, rows)), MIN_EPOCHS, MAX_EPOCHS))
+def default_epochs(rows: int, tokens: float = TARGET_TOKENS) -> int:
+    """Return the number of epochs: more for fewer rows, and fewer for rows with many tokens, which take longer."""
+    target = TARGET_ROWS * min(1.0, (TARGET_TOKENS / max(1.0, tokens)) ** 0.5)
+    return int(np.clip(round(target / max(1, rows)), MIN_EPOCHS, MAX_EPOCHS))
 
 
 def imitate(
@@ -68,7 +69,7 @@ def imitate(
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
 
     rows = len(states.lengths)
-    epochs = default_epochs(rows) if options.epochs is None else options.epochs
+    epochs = default_epochs(rows, states.mean_length) if options.epochs is None else options.epochs
     batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
     steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)

