@@ -175,6 +175,10 @@ class Runner:
 
     def encoder(self) -> Encoder:
         """Return the function that encodes examples into rows for this model."""
+        return self._encoder
+
+    @cached_property
+    def _encoder(self) -> Encoder:
         config = self.config
         return config.answer_type.encoder_with_options(
             self.tokenizer, self.limit, config.reads_pairs, config.answer_options
