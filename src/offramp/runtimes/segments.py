@@ -122,14 +122,14 @@ class SegmentStepper:
         _, output = self.advance(self.embed(batch), self.exits[-1])
         return output.raw
 
-    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Return the states at the early exits, the token mask, and the last exit's logits."""
+    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, ExitOutput]:
+        """Return the states at the early exits, the token mask, and the last exit's output."""
         state, states = self.embed(batch), []
         for point in self.exits:
             state, output = self.advance(state, point)
             if "hidden" in state.feed:  # not after the last segment
                 states.append(torch.from_numpy(state.feed["hidden"]))
-        return states, torch.from_numpy(state.mask), output.logits
+        return states, torch.from_numpy(state.mask), output
 
 
 def hash_sources(*sources: Path | bytes, prefix: str = "") -> str:

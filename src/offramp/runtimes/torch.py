@@ -174,8 +174,8 @@ class TorchStepper:
         inputs = batch.as_inputs()
         return self.classify(self.encoder(**inputs)[0], inputs["attention_mask"])
 
-    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Return the states at the early exits, the token mask, and the last exit's logits; early heads do not run."""
+    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, ExitOutput]:
+        """Return the states at the early exits, the token mask, and the last exit's output; early heads do not run."""
         *early, last = self.exits
         state, states = self.embed(batch), []
         for point in early:
@@ -183,7 +183,7 @@ class TorchStepper:
             states.append(state.hidden)
         real = state.real
         _, output = self.advance(state, last)
-        return states, real, output.logits
+        return states, real, output
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return the logits of the last exit head on the encoder's output, (rows, tokens, hidden size)."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from offramp.core.batch import Batch
 from offramp.core.machine import half_precision
 from offramp.core.runner import Runner
+from offramp.core.stepper import ExitOutput
 from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.errors import BadInput
@@ -67,8 +68,8 @@ class States:
 class EncoderStepper(Protocol):
     """A stepper that returns hidden states."""
 
-    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Return the states at the early exits, the token mask (rows, tokens), and the last exit's logits."""
+    def hidden_states(self, batch: Batch) -> tuple[list[Tensor], Tensor, ExitOutput]:
+        """Return the states at the early exits, the token mask (rows, tokens), and the last exit's output."""
         ...
 
 
@@ -89,12 +90,12 @@ def record_states(
             chunk_logits = []
             with runner.stepper.inference_mode():
                 for batch in chunk.batches():
-                    hidden, real, logits = stepper.hidden_states(batch)
+                    hidden, real, output = stepper.hidden_states(batch)
                     real = real.cpu()
                     tokens = [state.cpu()[real].clamp(-MAX_FLOAT16, MAX_FLOAT16).half() for state in hidden]
                     torch.stack(tokens, 1).numpy().tofile(out)
                     lengths.append(real.sum(1).numpy())
-                    chunk_logits.append(logits.float().cpu())
+                    chunk_logits.append(output.logits.float().cpu())
             teacher.append(torch.cat(chunk_logits))
             rows.append(chunk.rows.group[chunk.order] + chunk.offset)  # rows are stored in the order of the batches
             _check_finite(teacher[-1], chunk)
