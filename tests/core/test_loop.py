@@ -53,7 +53,8 @@ def test_a_group_exits_together_live_and_replayed(encoders, seed, groups):
     with torch.no_grad():
         outputs = run_all_exits(model.stepper, batch)
         confidence = torch.stack([output.answer_type.confidence(output.logits) for output in outputs[:-1]])
-        policy = WholeGroup(float(confidence.median()))
+        middle = confidence.flatten().sort().values[8:10]  # compacted rows differ in the last bits: no score is close
+        policy = WholeGroup(float(middle.mean()))
         live, replayed = run(model.stepper, batch, policy), run(Replay(outputs), batch, policy)
     assert live.exit.tolist() == replayed.exit.tolist()
     for group in np.unique(batch.group):
@@ -95,7 +96,8 @@ def test_without_groups_each_row_is_its_own_group(encoders):
     with torch.no_grad():
         outputs = run_all_exits(model.stepper, batch)
         confidence = torch.stack([output.answer_type.confidence(output.logits) for output in outputs[:-1]])
-        policy = WholeGroup(float(confidence.median()))
+        middle = confidence.flatten().sort().values[8:10]  # compacted rows differ in the last bits: no score is close
+        policy = WholeGroup(float(middle.mean()))
         expected = [
             next(i for i in range(1, 5) if i == 4 or confidence[i - 1, row] >= policy.threshold) for row in range(6)
         ]
