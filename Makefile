@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test check fmt conformance benchmark clean
+.PHONY: help setup demo docs test pytest check fmt conformance benchmark dist test-wheel clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv with pinned versions (the other targets do this themselves)
 
@@ -23,7 +23,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## fine-tune a real encoder, make it faster without labels, show where sentences exit
 	$(BIN)/python examples/demo.py
 
-test: check ## what CI runs: ruff, strict mypy, pytest, golden cases
+test: $(READY) ## what CI runs: ruff, strict mypy, pytest, golden cases
+	@$(MAKE) --no-print-directory --jobs 2 check pytest
+
+pytest: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY) ## ruff and mypy only
@@ -46,6 +49,14 @@ benchmark: $(READY) ## measure exit overhead and training throughput (about twen
 	$(BIN)/python benchmarks/exit_efficiency.py
 	$(BIN)/python benchmarks/training_throughput.py
 	$(BIN)/python benchmarks/write_page.py
+
+dist: $(READY) ## build sdist and wheel in dist, and check them
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+test-wheel: $(READY) ## install the wheel into clean environments, bare and with each extra, and use it (slow)
+	$(BIN)/python tests/wheels.py
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -11,8 +11,10 @@ from pathlib import Path
 from offramp.cli.main import COMMANDS
 
 DOCS = Path(__file__).parent.parent / "docs"
-# for one small step of a tiny encoder, unless the page sets the option
-FAST_OPTIONS = {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"}
+FAST_OPTIONS = {  # enough for a tiny encoder, unless the page sets the option
+    "train": {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"},
+    "adapt": {"--epochs": "30", "--variations": "0"},
+}
 
 
 def read(name: str) -> str:
@@ -43,10 +45,9 @@ def option(command: list[str], name: str) -> str:
 
 
 def shortened(command: list[str]) -> list[str]:
-    """Return a training command that takes a second; other commands unchanged."""
-    if command[0] != "train":
-        return command
-    return command + [word for name, value in FAST_OPTIONS.items() if name not in command for word in (name, value)]
+    """Return a command that takes a few seconds: trainings are short."""
+    options = FAST_OPTIONS.get(command[0], {})
+    return command + [word for name, value in options.items() if name not in command for word in (name, value)]
 
 
 def known_options() -> set[str]:
@@ -68,3 +69,17 @@ def table(text: str, first: str) -> list[list[str]]:
 def codes(text: str) -> list[str]:
     """Return the inline code of a text."""
     return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def named(part: str) -> set[str]:
+    """The words in backticks, one by one."""
+    return {word for code in codes(part) for word in re.findall(r"[\w.-]+", code)}
+
+
+def keys(found: object, depth: int) -> set[str]:
+    """The keys of an object and of what is in it, lists too."""
+    if isinstance(found, list):
+        return set().union(*(keys(one, depth) for one in found))
+    if not isinstance(found, dict) or depth == 0:
+        return set()
+    return set(found).union(*(keys(one, depth - 1) for one in found.values()))

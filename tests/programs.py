@@ -9,11 +9,12 @@ import gc
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TextIO
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -21,6 +22,7 @@ CONTEXT.set_forkserver_preload(
         "offramp.training.run",
         "offramp.originals.convert",
         "offramp.runtimes.loading",
+        "offramp.serving.app",
         "transformers.models.bert.modeling_bert",
     ]
 )
@@ -53,6 +55,50 @@ def run(*calls: tuple[Any, ...]) -> list[Completed]:
     return [Completed(process.exitcode, *texts[2 * i : 2 * i + 2]) for i, process in enumerate(processes)]
 
 
+class Started:
+    """A running program with the interface of `subprocess.Popen`; it has the current environment."""
+
+    def __init__(self, function: Callable[..., int], *arguments: Any):
+        readers, writers = zip(*(CONTEXT.Pipe(duplex=False) for _ in range(2)), strict=True)
+        call = (in_environment, (dict(os.environ), function, *arguments), *writers)
+        self._process = CONTEXT.Process(target=_run_child, args=call)
+        self._process.start()
+        for writer in writers:
+            writer.close()
+        self.stdout, self.stderr = map(_as_file, readers)
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        self._process.join(seconds)
+        assert self._process.exitcode is not None, f"process {self.pid} has not ended after {seconds} s"
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def hide(*modules: str) -> None:
+    """Make these modules unavailable, as if they were not installed."""
+    for name in modules:
+        assert name not in sys.modules, f"{name} is imported by modules that do not need it"
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
+def in_environment(environment: dict[str, str], function: Callable[..., int], *arguments: Any) -> int:
+    """Call the function with these environment variables only."""
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # read TMPDIR again
+    return function(*arguments)
+
+
 def offramp(arguments: list[str], before: Callable[..., None] | None = None, *before_args: Any) -> int:
     """Run the command line, after calling `before(*before_args)`."""
     from offramp.cli.main import main
@@ -72,7 +118,11 @@ def _run_child(function: Callable[..., int], arguments: list[Any], stdout: Conne
 
 
 def _read(connection: Connection) -> str:
-    with open(connection.fileno(), "rb", closefd=False) as file:
-        text = file.read().decode()
+    with _as_file(connection) as file:
+        return file.read()
+
+
+def _as_file(connection: Connection) -> TextIO:
+    descriptor = os.dup(connection.fileno())
     connection.close()
-    return text
+    return os.fdopen(descriptor, encoding="utf-8")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import ssl
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from tests import programs
 
 INSECURE = ssl._create_unverified_context()  # for certificates that tests make themselves
 
@@ -36,10 +35,7 @@ class Server:
 @contextmanager
 def run_server(*arguments: Any, port: str = "0") -> Iterator[Server]:
     """Run `offramp serve …` on a free port; yield it when it is ready."""
-    command = [sys.executable, "-m", "offramp", "serve", *map(str, arguments), "--port", port]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    process = programs.Started(programs.offramp, ["serve", *arguments, "--port", port])
     try:
         line = process.stdout.readline()
         url = re.search(r"https?://\S+:\d+", line)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offramp.runtimes.loading import load
     from offramp.training.run import TrainResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "ANSWER_TYPES": "offramp.answers",

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ import offramp
 from offramp import AdaptiveModel
 from offramp.cli.main import main
 from offramp.model.folder import exports_in
+from tests import programs
 from tests.adaptation.test_adapt import EASY, classifier, random_texts, write
 from tests.calls import json_lines
 
@@ -93,19 +91,10 @@ def test_without_the_export_torch_is_used_and_one_line_says_why(damage, reason, 
     assert err.count("\n") == 1 and "was adapted for onnx, but runs in torch here: " in err and reason in err
 
 
-WITHOUT_ONNXRUNTIME = """
-import sys
-sys.modules["onnxruntime"] = None  # as if it were not installed
-from offramp.cli.main import main
-raise SystemExit(main(["predict", *sys.argv[1:]]))
-"""
-
-
 def test_without_onnxruntime_torch_is_used_and_the_extra_is_named(fast, tmp_path):
     texts = write(tmp_path / "texts.txt", random_texts(5, seed=3))
-    command = [sys.executable, "-c", WITHOUT_ONNXRUNTIME, str(fast), str(texts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert len(done.stdout.splitlines()) == 5
+    (done,) = programs.run((programs.offramp, ["predict", fast, texts], programs.hide, "onnxruntime"))
+    assert done.code == 0 and len(done.stdout.splitlines()) == 5
     assert done.stderr.count("\n") == 1 and "needs onnxruntime: pip install" in done.stderr
 
 
@@ -190,24 +179,17 @@ def test_a_runner_can_be_pickled(backend, fast):
     assert (copy.backend, copy.fingerprint, copy.stepper.threads) == (backend, runner.fingerprint, 1)
 
 
-def test_datasets_map_takes_a_runner(fast, tmp_path):
-    """In a separate process, because it starts workers."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, str(script), str(fast)], check=True, timeout=300, env=environment)
+def map_in_workers(folder):
+    from datasets import Dataset
 
-
-SCRIPT = """
-import sys
-from datasets import Dataset
-import offramp
-from tests.adaptation.test_adapt import random_texts
-from tests.adaptation.test_defaults import label_all
-
-if __name__ == "__main__":
-    runner, texts = offramp.load(sys.argv[1], threads=1), random_texts(60, seed=7)
+    runner, texts = offramp.load(folder, threads=1), random_texts(60, seed=7)
     expected = runner.answer(texts).layer.tolist()
     options = {"batched": True, "batch_size": 20, "num_proc": 2, "fn_kwargs": {"runner": runner}}
-    assert Dataset.from_dict({"text": texts}).map(label_all, **options)["layer"][:] == expected
-"""
+    mapped = Dataset.from_dict({"text": texts}).map(label_all, **options)["layer"][:]
+    return 0 if mapped == expected else 1
+
+
+def test_datasets_map_takes_a_runner(fast):
+    """In a separate process, because it starts workers."""
+    (done,) = programs.run((map_in_workers, fast))
+    assert done.code == 0, done.stderr

@@ -13,7 +13,7 @@ from offramp.adaptation import reporting
 from offramp.cli.main import main
 from offramp.core import progress
 from offramp.files.lock import locked
-from tests.adaptation.test_adapt import EASY, adapts, classifier, random_texts, write
+from tests.adaptation.test_adapt import EASY, ONE_EXIT, adapts, classifier, random_texts, write
 from tests.calls import fails
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,7 +31,7 @@ def texts(tmp_path):
 
 @pytest.mark.parametrize("backend", ["torch", "onnx"])
 def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, original, texts, tmp_path, capsys):
-    options = [*EASY, "--backend", backend, "--int8", "auto" if backend == "torch" else "none"]
+    options = [*EASY, *ONE_EXIT, "--backend", backend, "--int8", "auto" if backend == "torch" else "none"]
     assert main([str(part) for part in ("adapt", original, texts, *options, "-o", tmp_path / "fast")]) == 0
     out, err = capsys.readouterr()
     total = 5 if backend == "onnx" else 4
@@ -56,7 +56,7 @@ def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, orig
 def test_progress_is_logged_without_a_terminal(original, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     monkeypatch.setattr(progress, "MIN_ELAPSED", 0.0)
-    assert main([str(part) for part in ("adapt", original, texts, *EASY, "-o", tmp_path / "fast")]) == 0
+    assert main([str(part) for part in ("adapt", original, texts, *EASY, *ONE_EXIT, "-o", tmp_path / "fast")]) == 0
     out, err = capsys.readouterr()
     for title in (
         "Running the encoder",
@@ -68,12 +68,11 @@ def test_progress_is_logged_without_a_terminal(original, texts, tmp_path, capsys
     assert " %, a" not in out  # results only
 
 
-def test_predictions_and_progress_do_not_mix(original, tmp_path, capsys, monkeypatch):
+def test_predictions_and_progress_do_not_mix(model, tmp_path, capsys, monkeypatch):
     texts = write(tmp_path / "t.txt", random_texts(700))
-    adapts(capsys, original, texts, *EASY, "--output", tmp_path / "fast")
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     monkeypatch.setattr(progress, "MIN_ELAPSED", 0.0)
-    assert main(["predict", str(tmp_path / "fast"), str(texts)]) == 0
+    assert main(["predict", model, str(texts)]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 700 and all(line.startswith("{") for line in out.splitlines())
     assert "Predicting: " in err
@@ -118,7 +117,7 @@ def test_the_device_is_checked_and_used_for_both_models(original, texts, tmp_pat
     assert "Device 'cuda' is not available" in error and not (tmp_path / "fast").exists()
     error = fails(capsys, "adapt", original, texts, *out, "--device", "cuda", "--backend", "onnx")
     assert "Backend 'onnx' runs on the CPU. Remove --device." in error
-    adapts(capsys, original, texts, *EASY, *out, "--device", "cpu")
+    adapts(capsys, original, texts, *EASY, *ONE_EXIT, *out, "--device", "cpu")
 
 
 def test_pytorch_is_measured_with_the_same_number_of_threads(original, texts, tmp_path, capsys, monkeypatch):
@@ -129,7 +128,7 @@ def test_pytorch_is_measured_with_the_same_number_of_threads(original, texts, tm
         return measure(*arguments)
 
     monkeypatch.setattr(reporting, "time_policies", recorded)
-    options = [*EASY, "--backend", "onnx", "--int8", "none", "--threads", "2", "--output", tmp_path / "fast"]
+    options = [*EASY, *ONE_EXIT, "--backend", "onnx", "--int8", "none", "--threads", "2", "--output", tmp_path / "fast"]
     assert "of the test texts, 2 threads, " in adapts(capsys, original, texts, *options)
     assert used == [2] and torch.get_num_threads() == 1  # as before
 
@@ -146,5 +145,5 @@ def test_a_second_run_for_the_same_output_is_refused(original, texts, tmp_path, 
         for options in ([], ["--overwrite"], ["--resume"]):
             error = fails(capsys, "adapt", original, texts, *EASY, "--output", output, *options)
             assert f"Process {os.getpid()} is writing {output}; wait until it ends" in error
-    adapts(capsys, original, texts, *EASY, "--output", output)
+    adapts(capsys, original, texts, *EASY, *ONE_EXIT, "--output", output)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fast", "texts.txt"]

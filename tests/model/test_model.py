@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,10 +11,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from offramp import AdaptiveModel
 from offramp.answers import SINGLE_LABEL
 from offramp.errors import BadInput, BadModel, BadValue, UnknownName
-from offramp.model import guarantee
 from offramp.policies import Entropy
 from tests.core.test_equalities import in_a_gap
-from tests.hub import local_hub
 from tests.tiny import LAYERS, adaptive, amplify_weights, random_batch, save_classifier, save_encoder, tokenizer
 
 TEXTS = ["a lovely film", "dull", "the plot was not very good", "bad bad bad", "it was long", "in the film", "lovely"]
@@ -300,41 +295,6 @@ def test_max_layers_below_the_first_exit_raises(saved):
         model(**random_batch(2, seed=0), max_layers=0)
 
 
-def test_push_to_hub_and_load_from_it(saved, tmp_path):
-    """The real code of huggingface_hub, in a separate process, against a local Hub."""
-    calibrated = AdaptiveModel.from_pretrained(saved)
-    evidence = {
-        "guarantee": {"risk": 0.1},
-        "sentence": "tested",
-        "machine": {"backend": "torch", "dtype": "float32"},
-    }
-    guarantee.bind(calibrated.config, calibrated.config.exit_policy, evidence, calibrated.runner().fingerprint)
-    calibrated.save_pretrained(tmp_path / "calibrated")
-    (tmp_path / "calibrated" / "calibration.json").write_text(json.dumps(evidence))
-    script = f"""
-import torch
-from offramp import AdaptiveModel
-from tests.tiny import random_batch
-
-model = AdaptiveModel.from_pretrained({str(tmp_path / "calibrated")!r})
-model.push_to_hub("someone/adaptive", token="hf_test")
-again = AdaptiveModel.from_pretrained("someone/adaptive")
-batch = random_batch(3, seed=8)
-assert torch.equal(again(**batch).logits, model(**batch).logits)
-labels = [[answer.label for answer in m.predict(["a lovely film"])] for m in (model, again)]
-assert labels[0] == labels[1]
-"""
-    with local_hub() as hub:
-        environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
-        process = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert process.returncode == 0, process.stderr
-        assert {"config.json", "model.safetensors", "README.md", "tokenizer.json"} <= set(hub.files)
-        assert b"library_name: offramp" in hub.files["README.md"] and b"\ntested Details" in hub.files["README.md"]
-        assert json.loads(hub.files["calibration.json"]) == evidence
-
-
 def test_a_model_without_a_folder_needs_a_tokenizer(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     amplify_weights(model.exits, seed=3)
@@ -343,19 +303,6 @@ def test_a_model_without_a_folder_needs_a_tokenizer(tmp_path):
         list(model.predict(["a film"]))
     model.tokenizer = tokenizer()
     assert len(list(model.predict(["a film"]))) == 1
-
-
-def test_an_encoder_from_the_hub_is_saved_with_its_tokenizer(tmp_path):
-    encoder = save_encoder("bert", tmp_path / "encoder")
-    script = f"""
-from offramp import AdaptiveModel
-AdaptiveModel.from_backbone("someone/encoder", num_labels=2).save_pretrained({str(tmp_path / "model")!r})
-"""
-    with local_hub() as hub:
-        hub.files |= {file.name: file.read_bytes() for file in encoder.iterdir()}
-        environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-        subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=300)
-    assert len(list(AdaptiveModel.from_pretrained(tmp_path / "model").predict(["a film", ("a", "film")]))) == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "elasticbert"])

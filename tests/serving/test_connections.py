@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from offramp.serving.connections import ConnectionLimits
 from offramp.serving.engine import Engine
 from offramp.serving.guard import ServerOptions
 from offramp.serving.server import HttpOptions
+from tests import programs
 from tests.server import get, post, run_server, serve_in_thread
 from tests.serving.conftest import TEXTS, waiting_stepper
 
@@ -138,8 +138,7 @@ def test_health_is_answered_when_all_connections_are_busy(folder):
 
 def test_a_low_limit_of_open_files(folder):
     """With 200 open files and 300 silent connections, the server is reachable."""
-    code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)); {START % (str(folder),)}"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = programs.Started(programs.offramp, ["serve", folder, "--port", "0"], limit_open_files)
     try:
         url = process.stdout.readline().split(" on ")[1].split()[0]
         with contextlib.ExitStack() as stack:
@@ -152,7 +151,8 @@ def test_a_low_limit_of_open_files(folder):
     assert "The limit of open files allows" in process.stderr.read()
 
 
-START = "import sys; from offramp.cli.main import main; sys.exit(main(['serve', %r, '--port', '0']))"
+def limit_open_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
 
 def test_sigterm_ends_a_server_with_a_slow_body(folder):

@@ -9,11 +9,12 @@ import pytest
 from offramp.adaptation import exit_training
 from offramp.cli.main import main
 from offramp.training.imitation.variations import vary
-from tests.adaptation.test_adapt import EASY, classifier, random_texts, write
+from tests.adaptation.test_adapt import classifier, random_texts, write
 from tests.calls import fails
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+RISK = ["--risk", "0.2", "--epochs", "0.1"]
 TEXTS = ["a lovely film", "a dull and lifeless film", "the plot is thin but the actors are good"]
 
 
@@ -65,7 +66,7 @@ def recorded(monkeypatch):
 def test_adapt_runs_the_model_on_texts_and_variations(options, expected, recorded, tmp_path, capsys):
     model, texts = classifier("bert", tmp_path / "model", 2), random_texts(300)
     file = write(tmp_path / "texts.txt", texts)
-    command = ["adapt", model, file, *EASY, *options, "--epochs", "0.1", "-o", tmp_path / "fast"]
+    command = ["adapt", model, file, *RISK, *options, "-o", tmp_path / "fast"]
     assert main([str(part) for part in command]) in (0, 1)
     training = [text for text in recorded if text in set(texts)]
     assert len(recorded) == (1 + expected) * 150 and recorded[:150] == training[:150]
@@ -76,7 +77,7 @@ def test_adapt_runs_the_model_on_texts_and_variations(options, expected, recorde
 def test_large_states_leave_no_room_for_variations(recorded, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(exit_training, "MAX_STATES", 200_000)
     model, file = classifier("bert", tmp_path / "model", 2), write(tmp_path / "texts.txt", random_texts(300))
-    assert main(["adapt", str(model), str(file), *EASY, "--epochs", "0.1", "-o", str(tmp_path / "fast")]) in (0, 1)
+    assert main(["adapt", str(model), str(file), *RISK, "-o", str(tmp_path / "fast")]) in (0, 1)
     assert len(recorded) == 150
 
 
@@ -89,7 +90,7 @@ def test_an_impossible_number_is_one_line(tmp_path, capsys):
 
 def test_a_resumed_run_must_have_the_same_variations(tmp_path, capsys, monkeypatch):
     model, file = classifier("bert", tmp_path / "model", 2), write(tmp_path / "texts.txt", random_texts(300))
-    command = ["adapt", str(model), str(file), *EASY, "-o", str(tmp_path / "fast")]
+    command = ["adapt", str(model), str(file), *RISK, "-o", str(tmp_path / "fast")]
 
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -169,6 +169,8 @@ class AdaptiveModel(PreTrainedModel):
             raise BadModel(f"{checkpoint}: missing or unexpected weights in the checkpoint: {keys}.")
         model.to(attached.config.backbone.dtype)
         model.config._name_or_path = model.name_or_path = str(checkpoint)
+        if not Path(checkpoint).is_dir():
+            model.config.card = {"base_model": str(checkpoint)}
         model._hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
         model.config.resolve_policy(policy)
         return model.eval()
@@ -262,11 +264,13 @@ class AdaptiveModel(PreTrainedModel):
         commit_message: str = "Upload an adaptive model",
         create_pr: bool = False,
     ) -> str:
-        """Upload the model folder with the model card and the tokenizer; return the commit's URL."""
+        """Upload the model folder with card, tokenizer, calibration results and exports; return the commit's URL."""
         api = HfApi(token=token)
         repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
+            file = Path(folder) / "README.md"
+            file.write_text(card.card_on_hub(file.read_text("utf-8"), repo), encoding="utf-8")
             return str(
                 api.upload_folder(
                     repo_id=repo,

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from offramp.model.card_facts import CardFacts
+from offramp.model.card_metadata import card_metadata
 from offramp.model.class_table import HEAD, class_table_rows
 from offramp.model.config import AdaptiveConfig
 from offramp.model.folder import ExportSummary, exports_in
 from offramp.runtimes import RUNTIMES
 
-__all__ = ["EVIDENCE", "model_card", "new_card"]
+__all__ = ["EVIDENCE", "card_on_hub", "model_card", "new_card"]
 
 EVIDENCE = "calibration.json"  # the calibration results that a guarantee is based on
 MARK = "<!-- written by offramp; delete this line to keep your own changes -->"
+PLACE = "path/to/this/model"
 
 TEMPLATE = """\
 ---
-library_name: offramp
-pipeline_tag: {tag}
-tags:
-- early-exit
-- {family}
+{metadata}
 ---
 
 {mark}
@@ -40,6 +38,13 @@ model = offramp.load("path/to/this/model"){backend_note}
 {usage}
 ```
 
+Or use the command line, or an HTTP server with Hugging Face's request format (`pip install 'offramp[serve]'`):
+
+```sh
+offramp predict path/to/this/model texts.txt --output predictions.csv
+offramp serve path/to/this/model
+```
+
 With transformers, in PyTorch (offramp must be installed):
 
 ```python
@@ -48,7 +53,7 @@ With transformers, in PyTorch (offramp must be installed):
 
 A {layers}-layer `{family}` encoder with {count} exits, built with offramp. Easy inputs exit at an early layer; hard \
 inputs run through all layers.
-{guarantees}
+{runtimes}{guarantees}
 ## Model details
 
 | | |
@@ -71,13 +76,25 @@ def new_card(config: AdaptiveConfig, folder: Path) -> dict[Path, str]:
     return {file: model_card(config, exports_in(folder, config.exits))} if replaceable else {}
 
 
+def card_on_hub(card: str, repo: str) -> str:
+    """Return a card with the name that the model has on the Hub; a card of your own is unchanged."""
+    return card.replace(PLACE, repo) if MARK in card else card
+
+
 def model_card(config: AdaptiveConfig, exports: Mapping[str, ExportSummary] | None = None) -> str:
     """Return the card as Markdown; `exports` are those in the model folder."""
-    specs, exports = config.exit_specs, exports or {}
+    specs, exports, parts = config.exit_specs, exports or {}, config.answer_type.card
+    metadata = card_metadata(
+        CardFacts.from_config(config.card), parts.title, parts.tag, config.family.name, _calibrated(config, exports)
+    )
     backend = (config.adapted_for or {}).get("backend", "torch")
     extra = RUNTIMES[backend].extra if backend in RUNTIMES else None
     return TEMPLATE.format(
-        **asdict(config.answer_type.card),
+        metadata=metadata,
+        title=parts.title,
+        usage=parts.usage,
+        transformers=parts.transformers,
+        runtimes=_runtimes(config, exports),
         family=config.family.name,
         layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -93,6 +110,21 @@ def model_card(config: AdaptiveConfig, exports: Mapping[str, ExportSummary] | No
         mark=MARK,
         exits="\n".join(f"| {spec.layer} | {spec.head} | {spec.pooling} |" for spec in specs),
     )
+
+
+def _calibrated(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) -> dict[str, dict[str, Any]]:
+    """Return the calibrations by the title of their runtime."""
+    entries = {"torch": config.calibrated} | {backend: export.calibrated for backend, export in exports.items()}
+    return {RUNTIMES[name].title: entry for name in _order(config, entries) if (entry := entries[name])}
+
+
+def _runtimes(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) -> str:
+    """Return how to choose between the runtimes that the folder has weights for."""
+    if not exports:
+        return ""
+    lines = ["", "The folder has weights for several runtimes:", "", "```python"]
+    lines += [f'offramp.load("{PLACE}", backend="{name}")' for name in _order(config, ["torch", *exports])]
+    return "\n".join([*lines, "```", ""])
 
 
 def _order(config: AdaptiveConfig, backends: Iterable[str]) -> list[str]:

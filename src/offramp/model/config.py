@@ -20,6 +20,7 @@ from offramp.core.stepper import ExitPoint, ModelSpec, exit_points_on
 from offramp.encoders import FAMILIES, Family
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.load_errors import reading
+from offramp.model.card_facts import CardFacts
 from offramp.model.class_table import check_tables
 from offramp.model.renamed import current_calibration
 from offramp.originals.width.spec import Width, parse_width
@@ -149,6 +150,7 @@ class AdaptiveConfig(PreTrainedConfig):
     lte: bool = False  # has BERxiT's learning-to-exit module, shared by all exits
     ramp: str | None = None  # a converted checkpoint's extra head on the last layer, see RAMPS
     notes: str | None = None  # Markdown for the model card
+    card: Any = None  # base model, datasets and scores for the metadata of the model card; see CardFacts
     max_tokens: int | None = None  # maximum length in tokens; None: the limit of the tokenizer and the backbone
     inputs: list[str] | None = None  # columns of the training data: one, or two for pairs of texts
     no_answer: float | None = None  # question answering: minimum score margin of "no answer"; null: always answer
@@ -210,6 +212,7 @@ class AdaptiveConfig(PreTrainedConfig):
             raise BadModel(f"`no_answer` must be a finite number or null, got {self.no_answer!r:.60}.")
         if self.notes is not None and not isinstance(self.notes, str):
             raise BadModel(f"`notes` must be text, got {self.notes!r:.60}.")
+        CardFacts.from_config(self.card)
         if self.exits is not None and (not isinstance(self.exits, list) or not self.exits):
             raise BadModel(f"`exits` must be a non-empty list, got {self.exits!r:.60}.")
         inputs = self.inputs

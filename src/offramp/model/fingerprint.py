@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from offramp.model.config import AdaptiveConfig
 
-__all__ = ["fingerprint_model", "hash_weights"]
+__all__ = ["config_text", "fingerprint_model", "hash_weights"]
 
 # keys of the config that do not change predictions; the maximum length is hashed separately
 IGNORED_KEYS = (
@@ -22,6 +22,7 @@ IGNORED_KEYS = (
     "architectures",
     "auto_map",
     "calibrated",
+    "card",
     "dtype",
     "inputs",
     "max_tokens",
@@ -59,6 +60,11 @@ def fingerprint_model(
     parts = [_relevant(config.to_dict()), _tokenizer_rules(tokenizer), weights, limit, backend, dtype]
     parts += [] if device == "cpu" else [device]  # fingerprints of earlier releases have no device
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def config_text(config: AdaptiveConfig) -> str:
+    """Return what predictions depend on in a config, as text that is equal for equal configs."""
+    return json.dumps(_relevant(config.to_dict()), sort_keys=True, default=str)
 
 
 def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def bind(config: AdaptiveConfig, policy: Policy, evidence: dict[str, Any], finge
         "sentence": evidence["sentence"],
         "limits": evidence.get("limits", []),
         "classes": evidence.get("classes", []),
+        **{name: evidence[name] for name in ("rows", "losses", "speedup") if name in evidence},
         "policy": str(policy),
         "fingerprint": fingerprint,
         "backend": machine["backend"],

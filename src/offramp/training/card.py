@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from offramp.data.task import Task
+from offramp.model.card_facts import Score
 from offramp.training.recipes import Recipe
 from offramp.training.settings import Settings
 
-__all__ = ["training_notes"]
+__all__ = ["card_facts", "training_notes"]
+
+
+def card_facts(
+    known: Mapping[str, Any] | None, task: Task, dev: Mapping[str, list[dict[str, float]]], metric: str
+) -> dict[str, Any]:
+    """Return what the card's metadata needs: the dataset on the Hub, and the last exit's score on every dev set."""
+    hub, config = (None, None) if task.hub is None else (task.hub.path, task.hub.config)
+    last = {split: round(exits[-1][metric], 4) for split, exits in dev.items()}
+    scores = [asdict(Score(metric, value, task.name, split, hub, config)) for split, value in last.items()]
+    return {**(known or {}), "datasets": [] if hub is None else [hub], "scores": scores}
 
 
 def training_notes(run: Mapping[str, Any], settings: Settings, recipe: Recipe) -> str:

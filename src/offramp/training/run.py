@@ -462,6 +462,7 @@ class TrainingRun:
                 "transformers": transformers.__version__,
             },
         }
+        self.model.config.card = card.card_facts(self.model.config.card, task, dev, task.metrics[0])
         new = self.output / ".new"
         shutil.rmtree(new, ignore_errors=True)
         self.model.config.notes = card.training_notes(scores, self.settings, self.recipe)

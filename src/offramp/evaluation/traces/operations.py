@@ -8,7 +8,8 @@ at most quadratic in the length, so three lengths give the formula and a fourth 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from offramp.core.batch import Batch
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.config import AdaptiveConfig
+from offramp.model.fingerprint import config_text
 from offramp.originals.width.flops import layer_flops
 
 __all__ = ["Operations", "count_operations", "count_parameters", "saved_by_width"]
@@ -41,7 +43,21 @@ class Operations:
 
 
 def count_operations(config: AdaptiveConfig) -> Operations:
-    """Count the operations of a model."""
+    """Count the operations of a model; counts are cached, because every recording needs them."""
+    return _count_operations(_Counted(config_text(config), config))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A config that equals every other config with the same text."""
+
+    text: str
+    config: AdaptiveConfig = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _count_operations(counted: _Counted) -> Operations:
+    config = counted.config
     longest = config.family.max_length(config.backbone)
     lengths = [min(length, longest) for length in LENGTHS]
     if len(set(lengths)) < len(LENGTHS):

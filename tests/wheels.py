@@ -1,0 +1,189 @@
+"""Install the wheel into clean environments, bare and with each extra, and run what the extra is for.
+
+`make test-wheel` builds the wheel and runs this script with all environments; `--only serve` tries one. Libraries have
+the versions of `constraints.txt`, or with `--minimums` the lowest ones that `pyproject.toml` allows, except for those
+given with `--allow-newer NAME`. The environments are made in a temporary folder, which is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.request
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+class Environment:
+    """A new virtual environment with the wheel, beside a tiny classifier, a tiny model and texts."""
+
+    def __init__(self, folder: Path, requirement: str, constraints: Path):
+        self.folder = folder
+        venv.create(folder / "env", with_pip=True)
+        started = time.time()
+        self.python("-m", "pip", "install", "--quiet", "--constraint", constraints, requirement)
+        print(f"  installed in {time.time() - started:.0f} s", flush=True)
+
+    def python(self, *arguments: Any) -> str:
+        return self._run(self.folder / "env" / "bin" / "python", *arguments)
+
+    def offramp(self, *arguments: Any, code: int = 0) -> str:
+        return self._run(self.folder / "env" / "bin" / "offramp", *arguments, code=code)
+
+    def _run(self, *command: Any, code: int = 0) -> str:
+        names = ("PYTHONPATH", "VIRTUAL_ENV")
+        environment = {key: value for key, value in os.environ.items() if key not in names}
+        environment["HF_HUB_OFFLINE"] = "1"
+        done = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env=environment,
+        )
+        if done.returncode != code:
+            raise SystemExit(f"{' '.join(map(str, command))}: code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout + done.stderr
+
+    def check_missing(self, extra: str, *command: str) -> None:
+        """Check that a command fails in one line that names the extra to install."""
+        message = self.offramp(*command, code=2)
+        assert f"pip install 'offramp[{extra}]'" in message and message.count("\n") == 1, message
+
+
+def check_bare(env: Environment) -> None:
+    assert "usage: offramp" in env.offramp("--help")
+    assert "exits on layers" in env.offramp("info", "model")
+    assert env.offramp("predict", "model", "texts.txt", "--output", "answers.csv")
+    assert len((env.folder / "answers.csv").read_text().splitlines()) == 1 + 600
+    env.check_missing("train", "adapt", "classifier", "texts.txt", "--output", "fast")
+    env.check_missing("train", "evaluate", "model", "--file", "texts.txt")
+    env.check_missing("onnx", "predict", "model", "texts.txt", "--backend", "onnx")
+    env.check_missing("openvino", "predict", "model", "texts.txt", "--backend", "openvino")
+    env.check_missing("serve", "serve", "model")
+    env.check_missing("ray", "predict", "model", "texts.txt", "--engine", "ray", "--output", "answers")
+
+
+def check_train(env: Environment) -> None:
+    quick = ("--risk", "0.3", "--epochs", "12", "--variations", "0", "--exits", "3", "--convolution", "0")
+    assert "With 90 % confidence" in env.offramp("adapt", "classifier", "texts.txt", *quick, "--output", "fast")
+    assert env.offramp("predict", "fast", "texts.txt")
+    assert env.offramp("evaluate", "fast", "--file", "texts.txt", "--no-live", "--output", "evaluation")
+
+
+def check_onnx(env: Environment) -> None:
+    _check_runtime(env, "onnx")
+
+
+def check_openvino(env: Environment) -> None:
+    _check_runtime(env, "openvino")
+
+
+def _check_runtime(env: Environment, backend: str) -> None:
+    """Exporting uses the libraries of training; predicting with an export does not."""
+    assert env.offramp("export", "model", "--backend", backend, "--int8", "none")
+    assert len(env.offramp("predict", "model", "texts.txt", "--backend", backend).splitlines()) == 600
+
+
+def check_serve(env: Environment) -> None:
+    command = [env.folder / "env" / "bin" / "offramp", "serve", "model", "--port", "0"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=env.folder, env=environment)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert found, "no URL"
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{found[0]}/ready")
+                break
+            except OSError:
+                time.sleep(0.1)
+        body = json.dumps({"inputs": "a lovely film"}).encode()
+        request = urllib.request.Request(found[0], body, {"content-type": "application/json"})
+        assert "label" in urllib.request.urlopen(request).read().decode()
+    finally:
+        process.terminate()
+        assert process.wait(60) == 128 + 15
+
+
+def check_ray(env: Environment) -> None:
+    env.offramp("predict", "model", "texts.txt", "--engine", "ray", "--workers", "1", "--output", "answers")
+    count = "import pyarrow.parquet as p, sys; print(sum(len(p.read_table(f)) for f in sys.argv[1:]))"
+    assert env.python("-c", count, *sorted((env.folder / "answers").glob("part-*"))).split() == ["600"]
+
+
+CHECKS: dict[str, Callable[[Environment], None]] = {  # by extras
+    "": check_bare,
+    "train": check_train,
+    "train,onnx": check_onnx,
+    "train,openvino": check_openvino,
+    "serve": check_serve,
+    "ray": check_ray,
+}
+
+
+def minimums(newer: list[str]) -> str:
+    """Return constraints with the lowest version of every library of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    users = [line for name in extras if name not in ("dev", "docs") for line in extras[name]]
+    lowest = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", line) for line in [*project["dependencies"], *users]]
+    return "".join(f"{found[1]}=={found[2]}\n" for found in lowest if found and found[1] not in newer)
+
+
+def write_inputs(folder: Path) -> None:
+    """Write a tiny classifier, a tiny model with exits, and texts."""
+    sys.path.insert(0, str(ROOT))
+    from tests.adaptation.test_adapt import classifier, random_texts, write
+    from tests.tiny import adaptive
+
+    classifier("bert", folder / "classifier", 2)
+    adaptive("bert", folder / "encoder", labels=["no", "yes"], policy="entropy:0.5").save_pretrained(folder / "model")
+    write(folder / "texts.txt", random_texts(600))
+
+
+def main() -> None:
+    """Build the wheel if none is given, and run the checks of every environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheel", type=Path, help="a wheel that has been built")
+    parser.add_argument("--only", choices=[*CHECKS], help="only the environment with these extras")
+    parser.add_argument(
+        "--minimums", action="store_true", help="install the lowest versions that pyproject.toml allows"
+    )
+    parser.add_argument("--allow-newer", action="append", default=[], metavar="NAME", help="with --minimums")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="offramp-wheels-") as name:
+        root, wheel = Path(name), args.wheel
+        if wheel is None:
+            build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", root / "dist", ROOT]
+            subprocess.run([str(part) for part in build], check=True, stdout=subprocess.DEVNULL)
+            (wheel,) = (root / "dist").glob("*.whl")
+        constraints = ROOT / "constraints.txt"
+        if args.minimums:
+            constraints = root / "minimums.txt"
+            constraints.write_text(minimums(args.allow_newer))
+        for extras in CHECKS if args.only is None else [args.only]:
+            print(f"offramp{f'[{extras}]' if extras else ''}", flush=True)
+            folder = root / (extras.replace(",", "-") or "bare")
+            folder.mkdir()
+            write_inputs(folder)
+            requirement = f"offramp{f'[{extras}]' if extras else ''} @ {wheel.absolute().as_uri()}"
+            CHECKS[extras](Environment(folder, requirement, constraints))
+            print("  works", flush=True)
+
+
+if __name__ == "__main__":
+    main()
