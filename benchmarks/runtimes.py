@@ -36,6 +36,7 @@ from offramp.core.machine import cpu_name
 from offramp.core.runner import Runner
 from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, load_rows
+from offramp.evaluation.traces.operations import count_operations
 from offramp.exports.exporter import Exporter
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.texts import texts_for_export
@@ -184,12 +185,17 @@ def tuned(args: argparse.Namespace) -> None:
         "leaving": lambda rows, batch: run(runner.stepper, batch, policy),
     }
     lengths = runner.encoder()(texts, 0).lengths
+    spent, heads = count_operations(runner.config).at(lengths)  # with the heads on the way, layer 0 included
+    full_operations = spent[:, -1] - heads[:, :-1].sum(1)
     for size in (1, 8, 32):
         layers = exit_layers(runner, texts, size, policy)
         seconds = time_in_turns(functions, batches_of(runner, texts, size), 3)
         computed = model.config.num_layers / float(layers.mean())
         by_token = model.config.num_layers / float((layers * lengths).sum() / lengths.sum())
-        rows.append({"batch": size, "computed": computed, "computed_by_token": by_token, **seconds})
+        exits = np.searchsorted([point.layer for point in runner.stepper.exits], layers)
+        by_operations = float(full_operations.sum() / spent[np.arange(len(texts)), exits].sum())
+        both = {"computed_by_token": by_token, "computed_by_operations": by_operations}
+        rows.append({"batch": size, "computed": computed, **both, **seconds})
         print(rows[-1])
     exits = [point.layer for point in runner.stepper.exits]
     shares = _profile(export.graphs[0], batches_of(runner, texts, 32)[len(texts) // 64][1])

@@ -258,14 +258,16 @@ def tuned(name: str, title: str) -> list[str]:
     results = [result for threads in (1, 2) if (result := read(f"tuned-{name}-{threads}")) is not None]
     if not results:
         return []
-    head = ["threads, batch", "full depth, repeated", "computed", "by token", "measured", "÷ computed", "÷ by token"]
+    head = ["threads, batch", "full depth, repeated", "computed", "by token", "operations", "measured"]
+    head += ["÷ computed", "÷ by token", "÷ operations"]
     rows = []
     for result in results:
         for row in result["rows"]:
             measured = row["full"] / row["leaving"]
             cells = [f"{result['threads']}; batch {row['batch']}", f"{row['full again'] / row['full']:.2f}"]
-            cells += [f"{row[key]:.2f} ×" for key in ("computed", "computed_by_token")] + [f"{measured:.2f} ×"]
-            cells += [f"**{measured / row['computed']:.2f}**", f"{measured / row['computed_by_token']:.2f}"]
+            computed = [row.get(key) for key in ("computed", "computed_by_token", "computed_by_operations")]
+            cells += ["" if value is None else f"{value:.2f} ×" for value in computed] + [f"{measured:.2f} ×"]
+            cells += ["" if value is None else f"{measured / value:.2f}" for value in computed]
             rows.append(cells)
     first = results[0]
     exits, policy = ", ".join(map(str, first["exits"])), policy_title(first["policy"])
@@ -276,7 +278,8 @@ def tuned(name: str, title: str) -> list[str]:
         (
             f"{machine(first)} Exits on layers {exits}; {policy}; {first['precision']}; {first['texts']} texts. "
             "*computed* counts layers. *by token* weights the layers of a text with its length, because hard sentences "
-            "are longer. *full depth, repeated*: the second of two measurements relative to the first."
+            "are longer. *operations* also counts the heads, that of layer 0 included. *full depth, repeated*: the "
+            "second of two measurements relative to the first."
         ),
         "",
         *table(head, rows),
