@@ -46,7 +46,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if "/tree/" in self.path:
-            self.answer([])
+            _, _, folder = self.path.split("/tree/")[1].split("?")[0].partition("/")
+            files = {name: content for name, content in self.server.files.items() if name.startswith(folder)}
+            self.answer([{"type": "file", "path": name, "size": len(files[name]), "oid": COMMIT} for name in files])
             return
         if "/resolve/" not in self.path:
             siblings = [{"rfilename": name} for name in self.server.files]

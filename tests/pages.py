@@ -13,7 +13,7 @@ from offramp.cli.main import COMMANDS
 DOCS = Path(__file__).parent.parent / "docs"
 FAST_OPTIONS = {  # enough for a tiny encoder, unless the page sets the option
     "train": {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"},
-    "adapt": {"--epochs": "30", "--variations": "0"},
+    "adapt": {"--epochs": "36", "--variations": "0"},
 }
 
 

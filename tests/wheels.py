@@ -66,7 +66,7 @@ class Environment:
 def check_bare(env: Environment) -> None:
     assert "usage: offramp" in env.offramp("--help")
     assert "exits on layers" in env.offramp("info", "model")
-    assert env.offramp("predict", "model", "texts.txt", "--output", "answers.csv")
+    env.offramp("predict", "model", "texts.txt", "--output", "answers.csv")
     assert len((env.folder / "answers.csv").read_text().splitlines()) == 1 + 600
     env.check_missing("train", "adapt", "classifier", "texts.txt", "--output", "fast")
     env.check_missing("train", "evaluate", "model", "--file", "texts.txt")
@@ -79,8 +79,8 @@ def check_bare(env: Environment) -> None:
 def check_train(env: Environment) -> None:
     quick = ("--risk", "0.3", "--epochs", "12", "--variations", "0", "--exits", "3", "--convolution", "0")
     assert "With 90 % confidence" in env.offramp("adapt", "classifier", "texts.txt", *quick, "--output", "fast")
-    assert env.offramp("predict", "fast", "texts.txt")
-    assert env.offramp("evaluate", "fast", "--file", "texts.txt", "--no-live", "--output", "evaluation")
+    assert len(env.offramp("predict", "fast", "texts.txt").splitlines()) == 600
+    env.offramp("evaluate", "fast", "--file", "texts.txt", "--no-live", "--output", "evaluation")
 
 
 def check_onnx(env: Environment) -> None:
@@ -93,7 +93,7 @@ def check_openvino(env: Environment) -> None:
 
 def _check_runtime(env: Environment, backend: str) -> None:
     """Exporting uses the libraries of training; predicting with an export does not."""
-    assert env.offramp("export", "model", "--backend", backend, "--int8", "none")
+    env.offramp("export", "model", "--backend", backend, "--int8", "none")
     assert len(env.offramp("predict", "model", "texts.txt", "--backend", backend).splitlines()) == 600
 
 

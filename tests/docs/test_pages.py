@@ -289,7 +289,7 @@ def test_the_python_page_runs(place, capsys):
     assert len(code) == 4 and code[0].count("\n") <= 40
     adapting, *others, processes = code
     assert "risk=0.05, " in adapting
-    for block in (adapting.replace("risk=0.05, ", "risk=0.05, epochs=30, variations=0, "), *others):
+    for block in (adapting.replace("risk=0.05, ", "risk=0.05, epochs=36, variations=0, "), *others):
         exec(block, {})
     subprocess.run([sys.executable, "-c", processes], check=True, timeout=300, cwd=place)  # starts workers
     told = capsys.readouterr().out

@@ -50,6 +50,7 @@ def random_texts(count: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, rng.integers(2, 12))) for _ in range(count)]
 
 
+RISK = "risk:0.21:-0.3,0.2,0.1:0.8,1.2,1"
 TEXTS = Texts(random_texts(40, 0), random_texts(60, 1))
 
 
@@ -129,8 +130,10 @@ def test_smoothing_moves_outliers_into_the_weights(method):
     assert error[True] < 0.5 * error[False], error
 
 
-@pytest.mark.parametrize("method", ["none", "static", "token"])
-@pytest.mark.parametrize("policy", ["entropy:0.6", "confidence:0.7", "risk:0.21:-0.3,0.2,0.1:0.8,1.2,1"])
+@pytest.mark.parametrize(
+    ("method", "policy"),
+    [("none", "entropy:0.6"), ("none", "confidence:0.7"), ("none", RISK), ("static", RISK), ("token", "entropy:0.6")],
+)
 def test_one_file_exits_as_the_loop_does(method, policy, encoders, tmp_path):
     model = saved(encoders["mpnet"], tmp_path / "model", num_labels=3)
     export(model, TEXTS, ExportOptions(int8=method, force=True))

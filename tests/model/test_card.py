@@ -82,6 +82,7 @@ def test_what_is_pushed_can_be_used_by_a_stranger(folder, tmp_path):
     """The real code of huggingface_hub, in a separate process, against a local Hub."""
     encoder = save_encoder("bert", tmp_path / "encoder")
     script = f"""
+import offramp
 from offramp import AdaptiveModel
 fresh = AdaptiveModel.from_backbone("someone/encoder", num_labels=2)
 assert fresh.config.card == {{"base_model": "someone/encoder"}}
@@ -91,6 +92,8 @@ model.push_to_hub("someone/adaptive", token="hf_test")
 again = AdaptiveModel.from_pretrained("someone/adaptive")
 texts = ["a lovely film", "the plot was dull"]
 assert [str(answer) for answer in model.predict(texts)] == [str(answer) for answer in again.predict(texts)]
+exported = offramp.load("someone/adaptive", backend="onnx", threads=1)
+assert exported.answer(texts).layer.tolist() == [answer.exit_layer for answer in model.predict(texts)]
 """
     with local_hub() as hub:
         hub.files |= {file.name: file.read_bytes() for file in encoder.iterdir()}
@@ -115,7 +118,7 @@ assert [str(answer) for answer in model.predict(texts)] == [str(answer) for answ
         "trust_remote_code=True",
     ):
         assert snippet in text, snippet
-    assert card.PLACE not in text and "\ntested Details" in text and "| no | 200 |" in text
+    assert card.PLACE not in text and "tested Details are in `calibration.json`" in text and "| no | 200 |" in text
 
 
 def test_a_card_of_your_own_is_not_changed():
