@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -96,6 +97,7 @@ def in_environment(environment: dict[str, str], function: Callable[..., int], *a
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # read TMPDIR again
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore Ctrl-C
     return function(*arguments)
 
 

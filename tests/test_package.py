@@ -232,7 +232,8 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "risk=0.02" in adapting and '"bert-base-uncased", exits=[3, 6, 9, 12]' in training
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in random_texts(700)))
-    exec(adapting.replace("risk=0.02", 'risk=0.2, class_risk="none"').replace(', backend="onnx"', ""), {})
+    quick = 'risk=0.2, class_risk="none", epochs=12, variations=0'
+    exec(adapting.replace("risk=0.02", quick).replace(', backend="onnx"', ""), {})
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
     exec(training.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
     assert (tmp_path / "my-model" / "config.json").is_file()
