@@ -52,8 +52,8 @@ def test_the_table_marks_entries_with_too_many_changed_predictions():
 def test_predictions_are_compared_with_the_full_model():
     full = np.array([0, 1, 1, 0])
     scorer = QualityScorer(SINGLE_LABEL, full, lambda answers: float((answers == 1).mean()))
-    logits = np.eye(2)[[0, 1, 0, 0]]
-    assert scorer.agreement(logits) == 0.75 and scorer.score(logits) == 0.25
+    answers = np.array([0, 1, 0, 0])
+    assert scorer.agreement(answers) == 0.75 and scorer.score(answers) == 0.25
 
 
 def test_texts_are_spread_over_all():

@@ -23,12 +23,14 @@ from offramp.calibration.tuning.choosing import (
 )
 from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
+from offramp.data.reading import Text
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.reference import reference_for
 from offramp.evaluation.traces.about import FULL_DEPTH
 from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.options import ExportOptions, Texts
+from offramp.exports.texts import ROWS_OF_EXAMPLE
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
@@ -100,7 +102,10 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     tuning, full_folder = plan.options.tuning, plan.work.folder / "all"
     options = ExportOptions(tuning.backend, plan.options.int8, force=True, threads=tuning.threads)
     # no texts that the guarantee is tested on
-    texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
+    texts = Texts(
+        _with_rows(plan, plan.splits.training, NUM_SCALE_TEXTS),
+        _with_rows(plan, plan.splits.selection, NUM_CHECKED_TEXTS),
+    )
     plan.model.save_pretrained(full_folder, exports=False)
     plan.model.name_or_path = str(full_folder)
     plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
@@ -142,6 +147,14 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     if outcome.policy is None or outcome.trace is None or outcome.evidence is None:
         raise NoGuarantee(outcome.sentence, outcome.is_tested)
     return ExitSelection(tuple(layers), outcome.trace, outcome.evidence, exporter.source)
+
+
+def _with_rows(plan: AdaptPlan, examples: list[Text], rows: int) -> list[Text]:
+    """Return the first examples; if an example is many rows, shortened ones with so many rows together."""
+    if not plan.model.config.answer_type.compares_rows:
+        return examples[:rows]
+    first = examples[: rows // ROWS_OF_EXAMPLE]
+    return plan.model.config.answer_type.training_examples(first, rows, plan.options.imitation.seed)
 
 
 def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate, Costs]:
