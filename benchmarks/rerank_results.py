@@ -6,8 +6,8 @@
 
 The rankings are used in their order: the first train the exits, the next select the exits, the next test the
 guarantees, and the last are used for nothing else. Guarantees are about the first 50 candidates of each query. The
-unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits, graphs and traces stay in WORK, and a step whose files exist is skipped. The record is
-results/rerank/NAME.json.
+unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits,
+graphs and traces stay in WORK, and a step whose files exist is skipped. The record is results/rerank/NAME.json.
 
 The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that six guarantees share the
 trained exits and one pass over the queries.
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def choose(study: Study, trace: Trace, costs: Costs) -> list[dict[str, Any]]:
     settings = []
     for top_k in TOPS:
         seen = view(trace, top_k)
-        parts = [seen.take(np.arange(start, stop)) for start, stop in zip(sizes, sizes[1:], strict=False)]
+        parts = [seen.take(np.arange(start, stop)) for start, stop in pairwise(sizes)]
         for risk in RISKS:
             guarantee = Guarantee(risk=risk, top_k=top_k, test="binomial" if top_k == 1 else "betting")
             settings.append({"top_k": top_k, "risk": risk} | guaranteed(parts, guarantee, costs, study))
@@ -228,7 +229,7 @@ def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study
 
 
 def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
-    """Return fixed numbers of survivors: the fewest layers for 2 % missing documents of the top 10, then unused queries.
+    """Return fixed numbers of survivors that miss at most 2 % of the top 10, and what they miss of unused queries.
 
     Exits and numbers are chosen on the selection and test queries.
     """

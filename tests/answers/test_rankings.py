@@ -65,8 +65,9 @@ def test_never_is_the_plain_model(tmp_path, outputs, activation):
 
 @pytest.mark.parametrize("activation", [SIGMOID, IDENTITY])
 def test_never_is_the_cross_encoder_of_sentence_transformers(tmp_path, activation):
-    library = pytest.importorskip("sentence_transformers")
-    plain = library.CrossEncoder(str(save_reranker(tmp_path / "plain", activation=activation)))
+    from sentence_transformers import CrossEncoder
+
+    plain = CrossEncoder(str(save_reranker(tmp_path / "plain", activation=activation)))
     plain.save_pretrained(str(tmp_path / "saved"))
     for folder in (tmp_path / "plain", tmp_path / "saved"):  # written by hand, and by the library
         model = AdaptiveModel.from_backbone(folder, exits="auto", heads="attention", problem_type="ranking")
