@@ -233,7 +233,7 @@ def test_invalid_rankings_name_the_row(model, example, message):
 def test_long_documents_are_truncated_as_the_model_does_and_counted(model, caplog):
     long = " ".join(["film"] * 100)
     list(model.predict([("good", [long, "bad", long]), ("good", ["bad"])]))
-    assert "1 of 2 texts is longer than 38 tokens" in caplog.text
+    assert "1 of 2 queries has documents that are truncated, to 38 tokens per pair" in caplog.text
     same, other = model.rank("good", [long, long + " bad"])
     assert same["score"] == other["score"]
 

@@ -77,7 +77,7 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     if not ranked:
         hints = suggest_larger_risk(trace, plan.guarantee, costs, tuning, early)
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
-    logger.info("Selected %s.", describe_candidate(ranked[0], layers))
+    logger.info("Selected %s.", describe_candidate(ranked[0], layers, trace.answer_type))
     selected = [points[index].layer for index in ranked[0].exit_indices]
     plan.log_step(4, _describe_test(plan))
     model = keep_exits(plan.model, selected)
@@ -182,7 +182,11 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
             hints += result.hints if exported is exports[0] else ()
             logger.info("%s: no early exits within the risk.", exported.precision)
         else:
-            logger.info("%s: %s.", exported.precision, describe_candidate(result.best, result.layers))
+            logger.info(
+                "%s: %s.",
+                exported.precision,
+                describe_candidate(result.best, result.layers, plan.model.config.answer_type),
+            )
             if selected is None or result.best.seconds < selected[1].seconds:
                 selected = exported, result.best, result.costs
     if selected is None:
@@ -214,13 +218,14 @@ def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate, test
 
 
 def _selection(plan: AdaptPlan) -> str:
-    return f"{len(plan.splits.selection):,} texts"
+    return f"{len(plan.splits.selection):,} {plan.splits.noun}"
 
 
 def _describe_test(plan: AdaptPlan) -> str:
-    return f"test the guarantee on {len(plan.splits.test):,} other texts and measure the speed."
+    return f"test the guarantee on {len(plan.splits.test):,} other {plan.splits.noun} and measure the speed."
 
 
 def _explain_no_exits(plan: AdaptPlan) -> str:
     guarantee = plan.guarantee.describe(plan.model.config.answer_type)
-    return f"No early exits satisfy the guarantee ({guarantee}) on the {len(plan.splits.selection):,} selection texts."
+    rows = f"{len(plan.splits.selection):,} selection {plan.splits.noun}"
+    return f"No early exits satisfy the guarantee ({guarantee}) on the {rows}."
