@@ -41,7 +41,7 @@ from offramp.policies.grids import fine_grid
 
 RESULTS = Path(__file__).parent / "results" / "simulations"
 ROWS = 40_000  # of a population
-QUERIES = 4_000  # of a population of rankings
+QUERIES = 3_000  # of a population of rankings
 FREQUENT = 40  # texts that make up a share of the traffic
 
 NAMES = ["".join(chr(97 + row // 26**place % 26) for place in range(4)) for row in range(ROWS)]  # different words

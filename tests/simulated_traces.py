@@ -19,7 +19,7 @@ from offramp.policies import Policy
 
 __all__ = ["Outcome", "judge", "population", "rankings", "sample", "trace_of"]
 
-LARGEST_RANKING = 40  # documents
+LARGEST_RANKING = 25  # documents
 CORRELATIONS = (0.6, 0.75, 0.88, 0.96, 0.99)  # of the early exits' scores with the full model's
 
 
@@ -75,7 +75,7 @@ def population(rare: float, rows: int, seed: int, documents: int | None = None, 
 
 
 def rankings(queries: int, top_k: int, seed: int) -> Trace:
-    """Return exits of a reranker for queries with 1 to 40 documents.
+    """Return exits of a reranker for queries with 1 to 25 documents.
 
     Scores are rounded, so that many documents of a query have the same score. The exits of some queries are worse than
     those of others.
@@ -97,15 +97,25 @@ def rankings(queries: int, top_k: int, seed: int) -> Trace:
 
 
 def sample(whole: Trace, rows: int, generator: np.random.Generator) -> Trace:
-    """Return rows (or documents) drawn with replacement; queries are drawn without, from a large population."""
+    """Return rows (or documents, or queries) drawn with replacement."""
     if whole.group is not None:
-        return whole.take(generator.choice(len(whole), size=rows, replace=False))
+        return _queries(whole, generator.integers(len(whole), size=rows))
     if whole.clusters is None:
         return whole.take(generator.integers(len(whole), size=rows))
     size = len(whole) // (int(whole.clusters.max()) + 1)
     drawn = generator.integers(len(whole) // size, size=rows // size)
     indices = (drawn[:, None] * size + np.arange(size)).ravel()
     return replace(whole.take(indices), clusters=np.repeat(np.arange(len(drawn)), size))
+
+
+def _queries(whole: Trace, drawn: np.ndarray) -> Trace:
+    """Return these queries of a trace of rankings, each as often as it was drawn."""
+    group = np.asarray(whole.group)
+    starts, sizes = np.searchsorted(group, drawn), np.bincount(group)[drawn]
+    first = np.cumsum(sizes) - sizes
+    rows = np.arange(sizes.sum()) + np.repeat(starts - first, sizes)
+    arrays = {name: getattr(whole, name)[rows] for name in ("logits", "spent", "heads", "lengths", "hashes")}
+    return replace(whole, **arrays, group=np.repeat(np.arange(len(drawn)), sizes))
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,17 @@ def test_predictions_of_files(fast, tmp_path, capsys):
         writer.writerow(["query", "passage"])
         writer.writerows([ranking["query"], document] for ranking in FRESH[:6] for document in ranking["documents"])
     assert json_lines(capsys, "predict", fast.folder, table) == lines
+    rows = list(csv.DictReader(table.open()))
+    queries = list(dict.fromkeys(row["query"] for row in rows))
+    table.write_text("".join(json.dumps(row | {"id": queries.index(row["query"])}) + "\n" for row in rows))
+    table = table.rename(tmp_path / "pairs.jsonl")
+    with_ids = json_lines(capsys, "predict", fast.folder, table, "--with-text")
+    assert [line["id"] for line in with_ids] == list(range(len(queries)))
+    assert [line["documents"] for line in with_ids] == [ranking["documents"] for ranking in FRESH[:6]]
+    table.write_text("".join(json.dumps(row | {"id": number}) + "\n" for number, row in enumerate(rows)))
+    assert "have different values in the column of ids or groups" in fails(
+        capsys, "predict", fast.folder, table, "--id-column", "id"
+    )
     for name in ("out.csv", "out.parquet"):
         assert main(["predict", str(fast.folder), str(file), "--output", str(tmp_path / name)]) == 0
     first = next(csv.DictReader((tmp_path / "out.csv").open()))
@@ -124,7 +135,7 @@ def test_too_few_queries_and_other_models_are_rejected(original, tmp_path, capsy
 
     file = write_rankings(tmp_path / "few.jsonl", RANKINGS[:20])
     err = fails(capsys, "adapt", original, file, "--output", tmp_path / "out")
-    assert "different texts are too few" in err
+    assert "different queries are too few" in err
     save_classifier("bert", tmp_path / "three", 3)
     capsys.readouterr()
     assert "has 3 outputs" in fails(capsys, "adapt", tmp_path / "three", file, "--output", tmp_path / "out")
@@ -157,9 +168,13 @@ def test_a_large_batch_holds_whole_queries(fast):
     assert sum(map(len, groups)) == len(FRESH) and len(groups) > 1 and max(map(len, groups)) > 1
 
 
-def test_rows_per_document_are_joined_and_cannot_have_ids():
+def test_rows_per_document_are_joined_with_the_id_of_their_query():
     table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "id": [1, 2, 3]})
     data = resolve_input(table)
     assert list(data.read(RANKING_INPUTS)) == [("a", "x", "y"), ("b", "z")]
-    with pytest.raises(BadInput, match="has a row per document; ids and groups need a row per query"):
-        data.read_with_ids(RANKING_INPUTS, "id")
+    with pytest.raises(BadInput, match="the rows of the query 'a' have different values in the column"):
+        list(data.read_with_ids(RANKING_INPUTS, "id"))
+    assert [row_id for row_id, _ in data.read_with_ids(RANKING_INPUTS, "id", required=False)] == [None, 3]
+    table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "user": ["u", "u", "v"]})
+    rankings = [("a", "x", "y"), ("b", "z")]
+    assert resolve_input(table).read_with_groups(RANKING_INPUTS, "user") == (rankings, ["u", "v"])

@@ -33,7 +33,9 @@ class RowFields:
         for row_id, text in self.rows:
             fields: dict[str, Any] = {ID: row_id} if self.has_ids else {}
             if self.text_names:
-                parts = (text,) if isinstance(text, str) else text
+                parts: Any = (text,) if isinstance(text, str) else text
+                if len(parts) > len(self.text_names):  # a query with its documents
+                    parts = (parts[0], list(parts[1:]))
                 fields |= dict.fromkeys(self.text_names) | dict(zip(self.text_names, parts, strict=False))
             self.waiting.append(fields)
             yield text
