@@ -62,7 +62,7 @@ def times(record: dict[str, Any], candidates: int) -> list[str]:
 def at_equal_time(record: dict[str, Any], candidates: int) -> str:
     """Return a sentence about early exits for the top 10 and about fewer candidates in the same time."""
     rows = [row for row in record["times"] if row["candidates"] == candidates]
-    fewer = sorted(((row["milliseconds"], row["overlap"]["10"]) for row in rows if row["name"].startswith("first")))
+    fewer = sorted((row["milliseconds"], row["overlap"]["10"]) for row in rows if row["name"].startswith("first"))
     sentences = []
     for row in (row for row in rows if row["name"].startswith("early exits, top 10")):
         slower = next((pair for pair in fewer if pair[0] >= row["milliseconds"]), fewer[-1])
@@ -85,25 +85,21 @@ def section(record: dict[str, Any]) -> list[str]:
     )
     lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record), ""]
     for schedule in record["schedules"]:
-        lines += [
-            f"A fixed number of survivors ({', '.join(map(str, schedule['survivors']))} documents after layers "
-            f"{', '.join(map(str, schedule['layers'][:-1]))}), chosen for 2 % missing documents of the top 10 on the "
-            f"selection and test queries: {100 * schedule['missing']:.1f} % missing on unused queries, "
-            f"{schedule['fewer_layers']:.2f} × fewer layers.",
-            "",
-        ]
+        survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
+        text = (
+            f"A fixed number of survivors ({survivors} documents after layers {layers}), chosen for 2 % missing "
+            f"documents of the top 10 on the selection and test queries: {100 * schedule['missing']:.1f} % missing on "
+            f"unused queries, {schedule['fewer_layers']:.2f} × fewer layers."
+        )
+        lines += [text, ""]
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
         note = "" if candidates == GUARANTEED else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
-        lines += [
+        text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in one "
-            f"process, mean over queries of the fastest of {record['rounds']} rounds.{note}",
-            "",
-            *times(record, candidates),
-            "",
-            at_equal_time(record, candidates),
-            "",
-        ]
+            f"process, mean over queries of the fastest of {record['rounds']} rounds.{note}"
+        )
+        lines += [text, "", *times(record, candidates), "", at_equal_time(record, candidates), ""]
     return lines
 
 
