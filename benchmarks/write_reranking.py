@@ -94,10 +94,11 @@ def section(record: dict[str, Any]) -> list[str]:
         lines += [text, ""]
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
-        note = "" if candidates == GUARANTEED else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
+        is_guaranteed = candidates == GUARANTEED
+        note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
         text = (
-            f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in one "
-            f"process, mean over queries of the fastest of {record['rounds']} rounds.{note}"
+            f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
+            f"one process, mean over queries of the fastest of {record['rounds']} rounds.{note}"
         )
         lines += [text, "", *times(record, candidates), "", at_equal_time(record, candidates), ""]
     return lines
