@@ -7,7 +7,7 @@ calibrated policy. All entries take turns; times include tokenization. Agreement
 of predictions equal to those of the full model in float32.
 
 For a reranker, the other libraries are left out, and int8 models at full depth that rerank only the first documents are
-added. The batch size is the number of queries per call, and agreement is the part of the full model's top k that is kept.
+added. The batch size is the number of queries per call. Agreement is the part of the full model's top k that is kept.
 """
 
 from __future__ import annotations
