@@ -113,7 +113,8 @@ class AnswerType(ABC):
         """Noun for several examples."""
         return self.units or f"{self.unit}s"
 
-    def describe_truncated(self, truncated: int, total: int, limit: int) -> str:
+    @classmethod
+    def describe_truncated(cls, truncated: int, total: int, limit: int) -> str:
         """Return a sentence with the number of examples that are longer than the maximum length in tokens."""
         verb = "are" if truncated > 1 else "is"
         return (

@@ -109,7 +109,8 @@ model = AutoModelForSequenceClassification.from_pretrained("path/to/this/model",
         """Return the labels with the one that means relevant last."""
         return order_outputs(name, labels)
 
-    def describe_truncated(self, truncated: int, total: int, limit: int) -> str:
+    @classmethod
+    def describe_truncated(cls, truncated: int, total: int, limit: int) -> str:
         """Return a sentence with the number of queries with a pair that is longer than the maximum length."""
         verb = "have" if truncated > 1 else "has"
         return f"{truncated:,} of {total:,} queries {verb} documents that are truncated, to {limit:,} tokens per pair."

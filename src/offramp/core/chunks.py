@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from offramp.answers import SINGLE_LABEL, AnswerType
-from offramp.answers.answer_type import Encoder
+from offramp.answers.answer_type import AnswerType, Encoder
 from offramp.core.batch import Batch, EncodedRows, Ints
 from offramp.core.progress import Progress
 from offramp.errors import BadValue
@@ -111,7 +110,7 @@ def chunks(
     quiet: bool = False,
     size: int = CHUNK,
     together: bool = False,
-    answer_type: AnswerType = SINGLE_LABEL,
+    answer_type: type[AnswerType] = AnswerType,
 ) -> Iterator[Chunk]:
     """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens.
 

@@ -170,7 +170,7 @@ class Runner:
             quiet=quiet,
             size=chunk or CHUNK,
             together=together,
-            answer_type=self.config.answer_type,
+            answer_type=type(self.config.answer_type),
         )
         return (self._check_token_ids(chunk) for chunk in encoded)
 

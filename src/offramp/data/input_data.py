@@ -218,8 +218,8 @@ def _check_text(text: Any, number: int) -> Text:
         return str(text)
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return str(text[0]), str(text[1])
-    if is_ranking(text):
-        return to_ranking(text, f"Text {number}")
+    if is_ranking(text) or (isinstance(text, Mapping) and set(RANKING_INPUTS) & set(text)):
+        return to_ranking(text, f"Query {number}")
     raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")
 
 
