@@ -116,10 +116,8 @@ class AnswerType(ABC):
     @classmethod
     def describe_truncated(cls, truncated: int, total: int, limit: int) -> str:
         """Return a sentence with the number of examples that are longer than the maximum length in tokens."""
-        verb = "are" if truncated > 1 else "is"
-        return (
-            f"{truncated:,} of {total:,} {self.input_names} {verb} longer than {limit:,} tokens and {verb} truncated."
-        )
+        verb, names = "are" if truncated > 1 else "is", cls.input_names
+        return f"{truncated:,} of {total:,} {names} {verb} longer than {limit:,} tokens and {verb} truncated."
 
     def num_columns(self, classes: int) -> int:
         """Return the number of outputs of an exit per row."""
