@@ -15,6 +15,7 @@ from offramp.core.chunks import chunks
 from offramp.data.input_data import resolve_input
 from offramp.data.rankings import RANKING_INPUTS
 from offramp.errors import BadInput
+from offramp.evaluation.timing import timed_rows
 from offramp.policies import TopK
 from tests.calls import fails, json_lines
 from tests.rankings import random_rankings, save_reranker, write_rankings
@@ -159,6 +160,12 @@ def test_training_takes_the_first_documents_and_a_sample_of_the_others():
     for example in RANKING.training_examples(examples, 60, seed=0):
         assert len(example) == 21 and example[:11] == examples[0][:11] and len(set(example)) == 21
     assert RANKING.training_examples([("query", "only")], 60, seed=0) == [("query", "only")]
+
+
+def test_a_query_is_timed_with_all_its_documents():
+    documents = ["a document of some length " * 6] * 50
+    assert len(timed_rows([("query", *documents)] * 400)) == 32
+    assert len(timed_rows([("a text", "another text")] * 400)) == 400
 
 
 def test_a_large_batch_holds_whole_queries(fast):
