@@ -54,6 +54,13 @@ def test_adapting_gives_a_guarantee_about_the_top_documents(fast):
         assert [result["corpus_id"] for result in full] == [result["corpus_id"] for result in expected]
 
 
+def write_table(file, rows) -> None:
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def test_predictions_of_files(fast, tmp_path, capsys):
     file = write_rankings(tmp_path / "queries.jsonl", FRESH[:6])
     lines = json_lines(capsys, "predict", fast.folder, file)
@@ -69,15 +76,12 @@ def test_predictions_of_files(fast, tmp_path, capsys):
     assert json_lines(capsys, "predict", fast.folder, table) == lines
     rows = list(csv.DictReader(table.open()))
     queries = list(dict.fromkeys(row["query"] for row in rows))
-    table.write_text("".join(json.dumps(row | {"id": queries.index(row["query"])}) + "\n" for row in rows))
-    table = table.rename(tmp_path / "pairs.jsonl")
+    write_table(table, [row | {"id": queries.index(row["query"])} for row in rows])
     with_ids = json_lines(capsys, "predict", fast.folder, table, "--with-text")
-    assert [line["id"] for line in with_ids] == list(range(len(queries)))
+    assert [line["id"] for line in with_ids] == list(map(str, range(len(queries))))
     assert [line["documents"] for line in with_ids] == [ranking["documents"] for ranking in FRESH[:6]]
-    table.write_text("".join(json.dumps(row | {"id": number}) + "\n" for number, row in enumerate(rows)))
-    assert "have different values in the column of ids or groups" in fails(
-        capsys, "predict", fast.folder, table, "--id-column", "id"
-    )
+    write_table(table, [row | {"id": number} for number, row in enumerate(rows)])
+    assert "different values in the column of ids" in fails(capsys, "predict", fast.folder, table, "--id-column", "id")
     for name in ("out.csv", "out.parquet"):
         assert main(["predict", str(fast.folder), str(file), "--output", str(tmp_path / name)]) == 0
     first = next(csv.DictReader((tmp_path / "out.csv").open()))
