@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -393,7 +394,8 @@ def main() -> None:
         save(**facts, settings=settings, schedules=alternatives(study, trace))
     if "times" not in result:
         times = measure_time(study, result["settings"])
-        machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "onnxruntime": onnxruntime.__version__}
+        machine: dict[str, Any] = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
+        machine |= {"onnxruntime": onnxruntime.__version__}
         save(times=times, **machine, rounds=args.rounds)
 
 

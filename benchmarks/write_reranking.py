@@ -98,7 +98,8 @@ def section(record: dict[str, Any]) -> list[str]:
         note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
-            f"one process, mean over queries of the fastest of {record['rounds']} rounds.{note}"
+            f"one process, mean over queries of the fastest of {record['rounds']} rounds, beside other jobs (load "
+            f"{record['load']:.1f}).{note}"
         )
         lines += [text, "", *times(record, candidates), "", at_equal_time(record, candidates), ""]
     return lines
@@ -159,6 +160,8 @@ def main() -> None:
     draw(records)
     figure = "![overlap@10 against milliseconds per query](../figures/reranking.svg)"
     lines = [line for record in records for line in section(record)] + losses()
+    absent = [title for name, title in TITLES.items() if name not in [record["name"] for record in records]]
+    lines += [f"Not measured yet: {', '.join(absent)}."] if absent else []
     PAGE.write_text(f"{HEAD}{figure}\n\n" + "\n".join(lines).rstrip() + "\n", "utf-8")
 
 
