@@ -179,9 +179,9 @@ def missing(trace: Trace, policy: Policy) -> tuple[np.ndarray, float]:
 
 
 def interval(values: np.ndarray) -> list[float]:
-    """Return the 95 % interval of a mean, over queries."""
-    if np.ptp(values) == 0:
-        return [float(values[0])] * 2
+    """Return the 95 % interval of a mean, over queries; without a single loss, that of a fraction of 0."""
+    if not values.any():
+        return [0.0, 1 - 0.025 ** (1 / len(values))]
     result = bootstrap((values,), np.mean, confidence_level=0.95, method="percentile", rng=np.random.default_rng(0))
     return [float(result.confidence_interval.low), float(result.confidence_interval.high)]
 

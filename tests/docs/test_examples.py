@@ -41,7 +41,7 @@ def test_make_my_reranker_faster(tmp_path, monkeypatch, capsys):
     save_reranker(tmp_path / "my-reranker")
     write_rankings(tmp_path / "rankings.jsonl", random_rankings(370, seed=1))
     monkeypatch.chdir(tmp_path)
-    run(monkeypatch, "rerank.py", "my-reranker", "rankings.jsonl", "--top-k", "3", "--risk", "0.4")
+    run(monkeypatch, "faster_reranker.py", "my-reranker", "rankings.jsonl", "--top-k", "3", "--risk", "0.4")
     printed = capsys.readouterr().out
     assert "at most 40 %" in printed and "On 37 new queries" in printed and "Report: " in printed
 

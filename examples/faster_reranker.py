@@ -1,6 +1,6 @@
 """Make my reranker faster: adapt a cross-encoder, check its top k on new queries, rank documents with it.
 
-    python examples/rerank.py my-reranker rankings.jsonl --top-k 10 --risk 0.05 --backend onnx
+    python examples/faster_reranker.py my-reranker rankings.jsonl --top-k 10 --risk 0.05 --backend onnx
 
 `my-reranker` is a cross-encoder, such as a folder of sentence-transformers' `CrossEncoder`. A line of `rankings.jsonl`
 is `{"query": …, "documents": […]}` with the candidates of your retriever. The last tenth of the queries is kept back to
