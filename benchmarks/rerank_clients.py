@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import date
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,7 @@ Client = Callable[[str, list[str], int], list[tuple[int, float]]]
 
 def cohere_clients(url: str) -> dict[str, Client]:
     """Return the clients of both versions of Cohere's API."""
-    import cohere
-
-    module: Any = cohere
+    module: Any = import_module("cohere")
 
     def ranker(client: Any) -> Client:
         def rank(query: str, documents: list[str], top_n: int) -> list[tuple[int, float]]:

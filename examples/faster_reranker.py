@@ -47,7 +47,8 @@ def main() -> None:
     print(fast.measured)
 
     # 2. Compare it with the original on queries that `adapt` has not seen.
-    runner, kept, documents, full = fast.load(), [], 0, 0
+    runner, documents, full = fast.load(), 0, 0
+    kept: list[float] = []
     for ranking in new:
         query, candidates = ranking["query"], ranking["documents"]
         results = runner.rank(query, candidates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,23 +110,24 @@ def chunks(
     quiet: bool = False,
     size: int = CHUNK,
     together: bool = False,
-    answer_type: type[AnswerType] = AnswerType,
+    names: str = AnswerType.input_names,
+    describe: Callable[[int, int, int], str] = AnswerType.describe_truncated,
 ) -> Iterator[Chunk]:
     """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens.
 
-    `answer_type` names the examples in messages.
+    `names` is the noun for the examples, and `describe` returns the warning.
     """
     total = len(examples) if isinstance(examples, Sized) else None
     stream = iter(examples)
     offset = truncated = 0
-    with Progress(title, total, answer_type.input_names, progress) as shown:
+    with Progress(title, total, names, progress) as shown:
         while chunk := _take(stream, size):
             rows = encoder(chunk, offset)
             truncated += rows.truncated
             yield Chunk(offset, rows, _order(rows, together), pad, device, batch_tokens, together, shown)
             offset += len(chunk)
     if truncated and not quiet:
-        logger.warning("%s", answer_type.describe_truncated(truncated, offset, limit))
+        logger.warning("%s", describe(truncated, offset, limit))
 
 
 def _order(rows: EncodedRows, together: bool) -> Ints:

@@ -170,7 +170,8 @@ class Runner:
             quiet=quiet,
             size=chunk or CHUNK,
             together=together,
-            answer_type=type(self.config.answer_type),
+            names=self.config.answer_type.input_names,
+            describe=self.config.answer_type.describe_truncated,
         )
         return (self._check_token_ids(chunk) for chunk in encoded)
 
