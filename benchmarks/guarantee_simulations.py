@@ -26,19 +26,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
-from tests.simulated_traces import Outcome, judge, population, sample
+from tests.simulated_traces import Outcome, judge, population, rankings, sample
 
 from offramp.adaptation.texts import UserTexts, split_texts
 from offramp.calibration.choice import CalibrationOptions, choose, choose_with_guarantee
-from offramp.calibration.risks import Guarantee
+from offramp.calibration.estimate_errors import fit_errors
+from offramp.calibration.risks import Guarantee, Risk
 from offramp.calibration.tuning.choosing import TuneOptions, candidates, settings_to_test
 from offramp.calibration.tuning.costs import Costs
 from offramp.calibration.tuning.threshold_grids import with_exits
 from offramp.core.machine import cpu_name
 from offramp.evaluation.traces.trace import Trace
+from offramp.policies.grids import fine_grid
 
 RESULTS = Path(__file__).parent / "results" / "simulations"
 ROWS = 40_000  # of a population
+QUERIES = 3_000  # of a population of rankings
 FREQUENT = 40  # texts that make up a share of the traffic
 
 NAMES = ["".join(chr(97 + row // 26**place % 26) for place in range(4)) for row in range(ROWS)]  # different words
@@ -170,11 +173,59 @@ def traffic(share: float, count: str) -> Callable[[], Run]:
     return prepare
 
 
+def ranked(guarantee: Guarantee, queries: int = 400, choosing: bool = False) -> Callable[[], Run]:
+    """Return the path of `calibrate --policy top-k`, or with `choosing` that of `adapt`, on so many queries."""
+
+    def prepare() -> Run:
+        whole = rankings(QUERIES, guarantee.top_k or 1, seed=6)
+        exits = len(whole.points)
+        costs = Costs(np.tile(1e-3 * np.eye(4)[1], (exits, 1)), 1e-4 * np.eye(4)[0], 1e-4 * np.eye(4)[0])
+
+        def run(generator: np.random.Generator) -> Outcome:
+            drawn = sample(whole, queries, generator)
+            if not choosing:
+                choice = choose(drawn, guarantee, CalibrationOptions(("top-k",)), "")
+                return judge(whole, choice.policy, guarantee)
+            search, test = drawn.take(np.arange(queries // 4)), drawn.take(np.arange(queries // 4, queries))
+            best = candidates(search, guarantee, costs, TuneOptions(policy="top-k"), range(exits - 1))
+            if not best:
+                return judge(whole, None, guarantee)
+            kept = with_exits(whole, best[0].exit_indices)
+            trace, settings = settings_to_test(with_exits(test, best[0].exit_indices), best[0].policy)
+            return judge(kept, choose_with_guarantee(trace, guarantee, settings, "").policy, guarantee)
+
+        return run
+
+    return prepare
+
+
+def ranked_without_test(guarantee: Guarantee, queries: int = 400) -> Callable[[], Run]:
+    """Return the wrong path: the smallest margin whose observed risk is within the guarantee."""
+
+    def prepare() -> Run:
+        whole = rankings(QUERIES, guarantee.top_k or 1, seed=6)
+
+        def run(generator: np.random.Generator) -> Outcome:
+            drawn = sample(whole, queries, generator)
+            trace, policy = replace(drawn, errors=fit_errors(drawn)), None
+            for setting in fine_grid("top-k", trace.model_spec):  # from safe to risky
+                if Risk(guarantee, trace).losses(trace.replay(setting)).mean() > guarantee.risk:
+                    break
+                policy = setting
+            return judge(whole, policy, guarantee)
+
+        return run
+
+    return prepare
+
+
 OVERALL = Guarantee(risk=0.02)
 CLASSES = replace(OVERALL, class_risk=0.1)
 RECALL = Guarantee(risk=0.05, keep=("class 1",), recall=0.95)
 FLAGGED = "5 % and 95 %, 90 %"
 PRECISION = Guarantee(risk=0.05, keep=("class 1",), precision=0.95)
+TOP_10, RANKED = Guarantee(risk=0.05, top_k=10, test="betting"), "5 %, 90 %"
+TOP_1 = Guarantee(risk=0.05, top_k=1)
 PATHS = [
     Procedure("calibrate", "`calibrate`, entropy", calibrated(OVERALL, "entropy")),
     Procedure("calibrate-2400", "the same on 2,400 rows", calibrated(OVERALL, "entropy", rows=2400)),
@@ -196,6 +247,22 @@ PATHS = [
     Procedure("traffic-30", "30 % of the traffic in 40 texts", traffic(0.3, "rows")),
     Procedure("traffic-60", "60 % of the traffic in 40 texts", traffic(0.6, "rows")),
     Procedure("traffic-60-wrong", "the same, unique texts counted", traffic(0.6, "texts"), is_wrong=True),
+    Procedure("top-k", "`calibrate --policy top-k`, 400 queries with ties, top 10", ranked(TOP_10), guaranteed=RANKED),
+    Procedure("top-k-1", "`calibrate --policy top-k`, 400 queries with ties, top 1", ranked(TOP_1), guaranteed=RANKED),
+    Procedure(
+        "top-k-changed",
+        "`calibrate --policy top-k --risk-type changed`, top 5",
+        ranked(Guarantee("changed", risk=0.05, top_k=5)),
+        guaranteed=RANKED,
+    ),
+    Procedure("top-k-adapt", "`adapt` of a reranker, top 10", ranked(TOP_10, choosing=True), guaranteed=RANKED),
+    Procedure(
+        "top-k-wrong",
+        "top 10, the margin chosen by its observed risk",
+        ranked_without_test(TOP_10),
+        is_wrong=True,
+        guaranteed=RANKED,
+    ),
     Procedure(
         "average", "`--on-average`", calibrated(replace(OVERALL, average=True), "entropy"), guaranteed="2 % on average"
     ),

@@ -12,6 +12,11 @@ each server:
 - overload: ten times the capacity for a few seconds; rejected requests, and the latency of /health.
 
 FULL.onnx is an export of the last exit only (`--exits 12`). The figure is docs/figures/load.svg.
+
+    python benchmarks/load.py RERANKER --rankings queries.jsonl [--seconds 8] [--limit 2]
+
+does the same for a reranker: a request to `/rerank` has a query with all its documents, and rates are in queries. The
+record is results/load_rankings.json; there is no plain server and no figure.
 """
 
 from __future__ import annotations
@@ -35,13 +40,16 @@ from offramp.data.rows import DataOptions, load_rows
 from offramp.model.config import AdaptiveConfig
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
+RANKING_RESULTS = RESULTS.with_name("load_rankings.json")
 HERE = Path(__file__).parent
 FIGURE = HERE.parent / "docs" / "figures" / "load.svg"
 SHARES = (0.3, 0.6, 0.9, 1.1)
 
+Item = str | dict[str, Any]  # a text, or the body of a request to /rerank
+
 
 class Client:
-    """Keep-alive connections to a server; each request has one text."""
+    """Keep-alive connections to a server; each request has one text, or one query with its documents."""
 
     def __init__(self, port: int):
         self.port = port
@@ -51,11 +59,12 @@ class Client:
         """Return status and seconds."""
         return await self._call(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
-    async def post(self, text: str) -> tuple[int, float]:
+    async def post(self, item: Item) -> tuple[int, float]:
         """Return status and seconds."""
-        body = json.dumps({"inputs": text}).encode()
+        path, content = ("/", {"inputs": item}) if isinstance(item, str) else ("/rerank", item)
+        body = json.dumps(content).encode()
         headers = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-        head = f"POST / HTTP/1.1\r\n{headers}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n"
         return await self._call(head.encode() + body)
 
     async def _call(self, request: bytes) -> tuple[int, float]:
@@ -80,7 +89,7 @@ class Client:
             return int(head[9:12]), time.perf_counter() - start
 
 
-async def capacity(client: Client, texts: list[str], seconds: float, clients: int = 64) -> float:
+async def capacity(client: Client, texts: list[Item], seconds: float, clients: int = 64) -> float:
     """Return responses per second with clients that wait for each response."""
     count, end = 0, time.perf_counter() + seconds
     rng = random.Random(0)
@@ -97,7 +106,7 @@ async def capacity(client: Client, texts: list[str], seconds: float, clients: in
 
 
 async def offer_load(
-    client: Client, texts: list[str], rate: float, seconds: float, probe: bool = False
+    client: Client, texts: list[Item], rate: float, seconds: float, probe: bool = False
 ) -> dict[str, Any]:
     """Send texts with Poisson arrivals, without waiting for responses; return statuses and latencies."""
     rng, responses, tasks = random.Random(1), [], []
@@ -147,7 +156,7 @@ async def _start_health_probe(port: int, seconds: float) -> asyncio.subprocess.P
     return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
 
 
-async def goodput(client: Client, texts: list[str], maximum: float, limit: float, seconds: float) -> dict[str, Any]:
+async def goodput(client: Client, texts: list[Item], maximum: float, limit: float, seconds: float) -> dict[str, Any]:
     """Return the highest rate at which p99 is within the limit, by bisection."""
     low, high, best = 0.0, 1.05 * maximum, {"rate": 0.0}
     for _ in range(6):
@@ -183,7 +192,7 @@ def memory(process: Any) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
+async def measure(args: argparse.Namespace, texts: list[Item]) -> dict[str, Any]:
     """Measure all servers."""
     serve = [sys.executable, "-m", "offramp", "serve", args.model, "--backend", args.backend, "--threads", "1"]
     servers = {
@@ -199,7 +208,7 @@ async def measure(args: argparse.Namespace, texts: list[str]) -> dict[str, Any]:
         try:
             await wait_until_ready(port)
             client = Client(port)
-            maximum = await capacity(client, texts, args.seconds)
+            maximum = await capacity(client, texts, args.seconds, 8 if args.rankings else 64)
             result: dict[str, Any] = {"capacity": maximum, "memory": [memory(process)]}
             result["own"] = [await offer_load(client, texts, share * maximum, args.seconds) for share in SHARES]
             result["goodput"] = await goodput(client, texts, maximum, args.limit, args.seconds)
@@ -217,7 +226,8 @@ def main() -> None:
     """Measure and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--rankings", type=Path, help="queries with documents, for a reranker")
     parser.add_argument("--backend", default="onnx")
     parser.add_argument("--graph", help="a full-depth graph for the plain server")
     parser.add_argument("--seconds", type=float, default=15.0)
@@ -227,9 +237,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.client_core is not None:
         os.sched_setaffinity(0, {args.client_core})
-    config = AdaptiveConfig.from_pretrained(args.model)
-    texts = load_rows(args.model, config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows.texts
-    servers = asyncio.run(measure(args, [str(text) for text in texts]))
+    texts = read_rankings(args.rankings) if args.rankings else read_texts(args)
+    servers = asyncio.run(measure(args, texts))
     about = {
         "date": date.today().isoformat(),
         "cpu": cpu_name(),
@@ -238,8 +247,28 @@ def main() -> None:
         "seconds": args.seconds,
         "limit": args.limit,
     }
-    RESULTS.write_text(json.dumps(about | {"servers": servers}, indent=1) + "\n", "utf-8")
-    draw(servers, args.limit)
+    if args.rankings:
+        about |= {
+            "queries": len(texts),
+            "documents": max(len(text["texts"]) for text in texts if isinstance(text, dict)),
+        }
+    record = RANKING_RESULTS if args.rankings else RESULTS
+    record.write_text(json.dumps(about | {"servers": servers}, indent=1) + "\n", "utf-8")
+    if not args.rankings:
+        draw(servers, args.limit)
+
+
+def read_texts(args: argparse.Namespace) -> list[Item]:
+    """Return the sentences of SST-2's dev set."""
+    config = AdaptiveConfig.from_pretrained(args.model)
+    rows = load_rows(args.model, config, DataOptions(task="sst-2", data_dir=args.data_dir), "dev").rows
+    return [str(text) for text in rows.texts]
+
+
+def read_rankings(file: Path) -> list[Item]:
+    """Return the bodies of requests to /rerank."""
+    rankings = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return [{"query": ranking["query"], "texts": ranking["documents"], "truncate": True} for ranking in rankings]
 
 
 def draw(servers: dict[str, Any], limit: float) -> None:

@@ -22,6 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_
 from ranking_data import bm25_order, squad_articles
 
 SAVE_EVERY = 100  # steps
+POOL = 50  # batches whose pairs are sorted by length together
 Pair = tuple[str, str, float]
 
 
@@ -45,6 +46,16 @@ def training_pairs(data: Path, articles: int, seed: int) -> list[Pair]:
     return pairs
 
 
+def batches_of_similar_length(pairs: list[Pair], size: int, seed: int) -> list[list[Pair]]:
+    """Return the pairs in batches, in random order; padding would double the work otherwise."""
+    batches = []
+    for start in range(0, len(pairs), size * POOL):
+        pool = sorted(pairs[start : start + size * POOL], key=lambda pair: len(pair[0]) + len(pair[1]))
+        batches += [pool[first : first + size] for first in range(0, len(pool), size)]
+    random.Random(seed).shuffle(batches)
+    return batches
+
+
 def train(args: argparse.Namespace) -> None:
     """Fine-tune and save."""
     pairs = training_pairs(args.data, args.articles, args.seed)[: args.limit]
@@ -52,7 +63,8 @@ def train(args: argparse.Namespace) -> None:
     partial = args.output.with_suffix(".partial")
     tokenizer = AutoTokenizer.from_pretrained(args.encoder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=1, dtype=torch.float32)
-    steps = -(-len(pairs) // args.batch) * args.epochs
+    batches = batches_of_similar_length(pairs, args.batch, args.seed)
+    steps = len(batches) * args.epochs
     optimizer = torch.optim.AdamW(model.parameters(), args.learning_rate, weight_decay=0.01)
     schedule = get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
     first = 0
@@ -65,8 +77,7 @@ def train(args: argparse.Namespace) -> None:
     model.train()
     start, losses = time.time(), []
     for step in range(first, steps):
-        offset = step * args.batch % len(pairs)
-        batch = pairs[offset : offset + args.batch]
+        batch = batches[step % len(batches)]
         inputs = tokenizer(
             [pair[0] for pair in batch],
             [pair[1] for pair in batch],
@@ -84,7 +95,7 @@ def train(args: argparse.Namespace) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         if (step + 1) % SAVE_EVERY == 0:
             print(f"step {step + 1} of {steps}, loss {sum(losses[-100:]) / 100:.3f}, {time.time() - start:.0f} s")
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}

@@ -57,6 +57,23 @@ def load(result: dict[str, Any]) -> list[str]:
     return ["## Load", "", about, "", *lines, "", "![latency by request rate](../figures/load.svg)", ""]
 
 
+def load_rankings(result: dict[str, Any]) -> list[str]:
+    """Return the section about the goodput of a reranker."""
+    limit = f"{1000 * result['limit']:.0f} ms"
+    lines = [f"| server | capacity | goodput at p99 ≤ {limit} | p50 / p95 / p99 at this rate |", "|---|---:|---:|---:|"]
+    servers = {NAMES.get(name, name): server for name, server in result["servers"].items()}
+    for name, server in servers.items():
+        best = server["goodput"]
+        times = " / ".join(f"{1000 * best[key]:.0f}" for key in ("p50", "p95", "p99")) if "p99" in best else ""
+        lines.append(f"| {name} | {server['capacity']:.2f} | {best['rate']:.2f} | {times} |")
+    about = (
+        f"`benchmarks/load.py --rankings`, {result['date']}, {result['cpu']}. Model: {result['model']} "
+        f"({result['backend']}). A request to `/rerank` has a query with {result['documents']} documents; rates are in "
+        "queries per second. The method is that of *Load*."
+    )
+    return ["## Load of a reranker", "", about, "", *lines, ""]
+
+
 def drift(result: dict[str, Any]) -> list[str]:
     """Return the section about what the audit reported on two streams."""
     lines = []
@@ -202,6 +219,7 @@ def main() -> None:
     parts = []
     sections = {
         "load": load,
+        "load_rankings": load_rankings,
         "attack/after": attack,
         "clients": clients,
         "soak": soak,

@@ -12,13 +12,14 @@ import numpy as np
 from scipy.special import logit
 from scipy.stats import norm
 
-from offramp.answers import SINGLE_LABEL
+from offramp.answers import RANKING, SINGLE_LABEL
 from offramp.calibration.risks import Guarantee, Risk
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
 
-__all__ = ["Outcome", "judge", "population", "sample", "trace_of"]
+__all__ = ["Outcome", "judge", "population", "rankings", "sample", "trace_of"]
 
+LARGEST_RANKING = 25  # documents
 CORRELATIONS = (0.6, 0.75, 0.88, 0.96, 0.99)  # of the early exits' scores with the full model's
 
 
@@ -73,14 +74,48 @@ def population(rare: float, rows: int, seed: int, documents: int | None = None, 
     return trace_of(np.stack([np.zeros_like(log_odds), log_odds], 2), clusters=clusters)
 
 
+def rankings(queries: int, top_k: int, seed: int) -> Trace:
+    """Return exits of a reranker for queries with 1 to 25 documents.
+
+    Scores are rounded, so that many documents of a query have the same score. The exits of some queries are worse than
+    those of others.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = generator.integers(1, LARGEST_RANKING + 1, size=queries)
+    group = np.repeat(np.arange(queries), sizes)
+    full = generator.normal(size=len(group))
+    noise = generator.gamma(2.0, 0.5, size=queries)[group]  # of the query's exits, 1 on average
+    exits = []
+    for correlation in CORRELATIONS:
+        spread = noise * np.sqrt(1 - correlation**2)
+        exits.append(correlation * full + spread * generator.normal(size=len(group)))
+    scores = np.round(2 * np.stack([*exits, full], 1), 1)
+    trace = trace_of(scores[:, :, None])
+    options = {"activation": "identity", "template": None, "top_k": top_k}
+    model = trace.about["model"] | {"problem": RANKING.name, "labels": ["relevant"], "options": options}
+    return replace(trace, about=trace.about | {"model": model}, group=group)
+
+
 def sample(whole: Trace, rows: int, generator: np.random.Generator) -> Trace:
-    """Return rows (or documents) drawn with replacement."""
+    """Return rows (or documents, or queries) drawn with replacement."""
+    if whole.group is not None:
+        return _queries(whole, generator.integers(len(whole), size=rows))
     if whole.clusters is None:
         return whole.take(generator.integers(len(whole), size=rows))
     size = len(whole) // (int(whole.clusters.max()) + 1)
     drawn = generator.integers(len(whole) // size, size=rows // size)
     indices = (drawn[:, None] * size + np.arange(size)).ravel()
     return replace(whole.take(indices), clusters=np.repeat(np.arange(len(drawn)), size))
+
+
+def _queries(whole: Trace, drawn: np.ndarray) -> Trace:
+    """Return these queries of a trace of rankings, each as often as it was drawn."""
+    group = np.asarray(whole.group)
+    starts, sizes = np.searchsorted(group, drawn), np.bincount(group)[drawn]
+    first = np.cumsum(sizes) - sizes
+    rows = np.arange(sizes.sum()) + np.repeat(starts - first, sizes)
+    arrays = {name: getattr(whole, name)[rows] for name in ("logits", "spent", "heads", "lengths", "hashes")}
+    return replace(whole, **arrays, group=np.repeat(np.arange(len(drawn)), sizes))
 
 
 @dataclass(frozen=True)
@@ -105,5 +140,5 @@ def judge(whole: Trace, policy: Policy | None, guarantee: Guarantee, tested: set
         rates = changed.sum(0) / np.maximum(counted.sum(0), 1)
         for limit, rate in zip(risk.limits.limits, rates, strict=True):
             violated |= rate > limit.risk and (tested is None or limit.name in tested)
-    lost = float((replayed.answers[whole.full == 1] != 1).mean())
+    lost = 0.0 if whole.group is not None else float((replayed.answers[whole.full == 1] != 1).mean())
     return Outcome(bool(violated), overall, float(replayed.layer.mean()), lost)

@@ -37,8 +37,8 @@ def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, orig
     total = 5 if backend == "onnx" else 4
     steps = re.findall(r"^Step (\d) of (\d): .*\.$", out, re.MULTILINE)
     assert steps == [(str(number), str(total)) for number in range(1, total + 1)]
-    sentence = "The maximum length is 38 tokens (set it with --max-length if the model was trained with another); "
-    assert out.count(sentence + "30 of the 630 texts are longer and are truncated.") == 1
+    sentence = "The maximum length is 38 tokens (set it with --max-length if the model was trained with another). "
+    assert out.count(sentence + "30 of 630 texts are longer than 38 tokens and are truncated.") == 1
     assert out.count("truncated") == 1 and "truncated" not in err
     lines = out.splitlines()
     printed = [line for line in lines if line]

@@ -15,6 +15,7 @@ from offramp.core.chunks import chunks
 from offramp.data.input_data import resolve_input
 from offramp.data.rankings import RANKING_INPUTS
 from offramp.errors import BadInput
+from offramp.evaluation.timing import timed_rows
 from offramp.policies import TopK
 from tests.calls import fails, json_lines
 from tests.rankings import random_rankings, save_reranker, write_rankings
@@ -53,6 +54,13 @@ def test_adapting_gives_a_guarantee_about_the_top_documents(fast):
         assert [result["corpus_id"] for result in full] == [result["corpus_id"] for result in expected]
 
 
+def write_table(file, rows) -> None:
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def test_predictions_of_files(fast, tmp_path, capsys):
     file = write_rankings(tmp_path / "queries.jsonl", FRESH[:6])
     lines = json_lines(capsys, "predict", fast.folder, file)
@@ -66,6 +74,14 @@ def test_predictions_of_files(fast, tmp_path, capsys):
         writer.writerow(["query", "passage"])
         writer.writerows([ranking["query"], document] for ranking in FRESH[:6] for document in ranking["documents"])
     assert json_lines(capsys, "predict", fast.folder, table) == lines
+    rows = list(csv.DictReader(table.open()))
+    queries = list(dict.fromkeys(row["query"] for row in rows))
+    write_table(table, [row | {"id": queries.index(row["query"])} for row in rows])
+    with_ids = json_lines(capsys, "predict", fast.folder, table, "--with-text")
+    assert [line["id"] for line in with_ids] == list(map(str, range(len(queries))))
+    assert [line["documents"] for line in with_ids] == [ranking["documents"] for ranking in FRESH[:6]]
+    write_table(table, [row | {"id": number} for number, row in enumerate(rows)])
+    assert "different values in the column of ids" in fails(capsys, "predict", fast.folder, table, "--id-column", "id")
     for name in ("out.csv", "out.parquet"):
         assert main(["predict", str(fast.folder), str(file), "--output", str(tmp_path / name)]) == 0
     first = next(csv.DictReader((tmp_path / "out.csv").open()))
@@ -124,7 +140,7 @@ def test_too_few_queries_and_other_models_are_rejected(original, tmp_path, capsy
 
     file = write_rankings(tmp_path / "few.jsonl", RANKINGS[:20])
     err = fails(capsys, "adapt", original, file, "--output", tmp_path / "out")
-    assert "different texts are too few" in err
+    assert "different queries are too few" in err
     save_classifier("bert", tmp_path / "three", 3)
     capsys.readouterr()
     assert "has 3 outputs" in fails(capsys, "adapt", tmp_path / "three", file, "--output", tmp_path / "out")
@@ -150,6 +166,12 @@ def test_training_takes_the_first_documents_and_a_sample_of_the_others():
     assert RANKING.training_examples([("query", "only")], 60, seed=0) == [("query", "only")]
 
 
+def test_a_query_is_timed_with_all_its_documents():
+    documents = ["a document of some length " * 6] * 50
+    assert len(timed_rows([("query", *documents)] * 400)) == 32
+    assert len(timed_rows([("a text", "another text")] * 400)) == 400
+
+
 def test_a_large_batch_holds_whole_queries(fast):
     runner = fast.load()
     (chunk,) = chunks(runner.encoder(), FRESH, 64, runner.device, progress=False, together=True)
@@ -157,9 +179,13 @@ def test_a_large_batch_holds_whole_queries(fast):
     assert sum(map(len, groups)) == len(FRESH) and len(groups) > 1 and max(map(len, groups)) > 1
 
 
-def test_rows_per_document_are_joined_and_cannot_have_ids():
+def test_rows_per_document_are_joined_with_the_id_of_their_query():
     table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "id": [1, 2, 3]})
     data = resolve_input(table)
     assert list(data.read(RANKING_INPUTS)) == [("a", "x", "y"), ("b", "z")]
-    with pytest.raises(BadInput, match="has a row per document; ids and groups need a row per query"):
-        data.read_with_ids(RANKING_INPUTS, "id")
+    with pytest.raises(BadInput, match="the rows of the query 'a' have different values in the column"):
+        list(data.read_with_ids(RANKING_INPUTS, "id"))
+    assert [row_id for row_id, _ in data.read_with_ids(RANKING_INPUTS, "id", required=False)] == [None, 3]
+    table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "user": ["u", "u", "v"]})
+    rankings = [("a", "x", "y"), ("b", "z")]
+    assert resolve_input(table).read_with_groups(RANKING_INPUTS, "user") == (rankings, ["u", "v"])

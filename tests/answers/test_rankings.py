@@ -65,8 +65,9 @@ def test_never_is_the_plain_model(tmp_path, outputs, activation):
 
 @pytest.mark.parametrize("activation", [SIGMOID, IDENTITY])
 def test_never_is_the_cross_encoder_of_sentence_transformers(tmp_path, activation):
-    library = pytest.importorskip("sentence_transformers")
-    plain = library.CrossEncoder(str(save_reranker(tmp_path / "plain", activation=activation)))
+    from sentence_transformers import CrossEncoder
+
+    plain = CrossEncoder(str(save_reranker(tmp_path / "plain", activation=activation)))
     plain.save_pretrained(str(tmp_path / "saved"))
     for folder in (tmp_path / "plain", tmp_path / "saved"):  # written by hand, and by the library
         model = AdaptiveModel.from_backbone(folder, exits="auto", heads="attention", problem_type="ranking")
@@ -232,7 +233,7 @@ def test_invalid_rankings_name_the_row(model, example, message):
 def test_long_documents_are_truncated_as_the_model_does_and_counted(model, caplog):
     long = " ".join(["film"] * 100)
     list(model.predict([("good", [long, "bad", long]), ("good", ["bad"])]))
-    assert "1 of 2 texts is longer than 38 tokens" in caplog.text
+    assert "1 of 2 queries has documents that are truncated, to 38 tokens per pair" in caplog.text
     same, other = model.rank("good", [long, long + " bad"])
     assert same["score"] == other["score"]
 

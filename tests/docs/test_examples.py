@@ -14,6 +14,7 @@ import pytest
 import offramp
 from tests.adaptation.test_adapt import classifier
 from tests.pages import DOCS
+from tests.rankings import random_rankings, save_reranker, write_rankings
 from tests.reviews import rows
 from tests.tiny import adaptive, save_encoder
 
@@ -34,6 +35,15 @@ def test_make_my_classifier_faster(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "at most 20 %" in printed and "On 120 new texts" in printed and "layer " in printed
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
+
+
+def test_make_my_reranker_faster(tmp_path, monkeypatch, capsys):
+    save_reranker(tmp_path / "my-reranker")
+    write_rankings(tmp_path / "rankings.jsonl", random_rankings(370, seed=1))
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "faster_reranker.py", "my-reranker", "rankings.jsonl", "--top-k", "3", "--risk", "0.4")
+    printed = capsys.readouterr().out
+    assert "at most 40 %" in printed and "On 37 new queries" in printed and "Report: " in printed
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+import offramp
 from offramp.answers import SINGLE_LABEL
 from offramp.evaluation.benchmark.entry import Entry
 from offramp.evaluation.benchmark.measuring import EntryResult, QualityScorer
 from offramp.evaluation.benchmark.run import _spread, to_dict
+from offramp.policies import TopK
 from offramp.report.benchmark import table
+from tests.rankings import random_rankings, reranker
 
 
 def row(
@@ -52,10 +55,28 @@ def test_the_table_marks_entries_with_too_many_changed_predictions():
 def test_predictions_are_compared_with_the_full_model():
     full = np.array([0, 1, 1, 0])
     scorer = QualityScorer(SINGLE_LABEL, full, lambda answers: float((answers == 1).mean()))
-    logits = np.eye(2)[[0, 1, 0, 0]]
-    assert scorer.agreement(logits) == 0.75 and scorer.score(logits) == 0.25
+    answers = np.array([0, 1, 0, 0])
+    assert scorer.agreement(answers) == 0.75 and scorer.score(answers) == 0.25
 
 
 def test_texts_are_spread_over_all():
     assert _spread(list(range(100)), 5) == [0, 24, 49, 74, 99] and _spread([1, 2], 9) == [1, 2]
     assert Entry("offramp", "early-exit").adaptive and not Entry("baseline", "full").adaptive
+
+
+def test_a_reranker_is_compared_with_int8_and_with_fewer_documents(tmp_path):
+    model = reranker(tmp_path / "cross-encoder", exits=[0, 2, 4])
+    model.config.policy = TopK(2, 0.3, (0.4, 0.2)).to_dict()
+    model.config.answer_options = {**model.config.answer_options, "top_k": 2}
+    model.save_pretrained(tmp_path / "fast")
+    rankings = random_rankings(6, seed=5)
+    result = offramp.benchmark(
+        tmp_path / "fast", rankings, batch=[1, 4], baselines=["plain", "onnx", "compile"], rounds=1, memory=False
+    )
+    rows = {entry["name"]: entry for entry in result.rows if entry["batch"] == 1}
+    exact = ["plain Hugging Face", "torch float32", "ONNX Runtime float32"]
+    assert [rows[name]["agreement"] for name in exact] == [1.0] * 3
+    assert rows["offramp, torch float32"]["mean_layers"] < 4 and rows["offramp, torch float32"]["p50_ms"] > 0
+    fewer = [entry for name, entry in rows.items() if "of the documents" in name]
+    assert fewer and all(entry["mean_layers"] == 4 and entry["agreement"] < 1 for entry in fewer)
+    assert "queries/s" in str(result) and not any("compile" in name for name in rows)

@@ -29,12 +29,13 @@ def suggest_alternatives(trace: Trace, guarantee: Guarantee, policy: str) -> str
     if guarantee.class_risk is not None and (speedup := _possible(trace, without, policy)) is not None:
         sentences.append(f"Without a limit per class (`class_risk='none'`), {speedup} would be possible.")
     if (rows := _rows_needed(trace, guarantee, policy)) is not None:
-        unit, tested = "texts", len(trace)
+        unit, tested = trace.answer_type.input_names, len(trace)
         if trace.clusters is not None:
             unit, tested = "groups", int(trace.clusters.max()) + 1
         goal = f"A risk of {100 * guarantee.risk:g} %"
         sentences.append(f"{goal} may be possible with about {rows:,} test {unit} instead of {tested:,}.")
-    return " ".join(sentences) or "The early exits differ from the model too often; more training texts may help."
+    more = f"more training {trace.answer_type.input_names} may help"
+    return " ".join(sentences) or f"The early exits differ from the model too often; {more}."
 
 
 def _possible(trace: Trace, guarantee: Guarantee, policy: str) -> str | None:

@@ -23,12 +23,14 @@ from offramp.calibration.tuning.choosing import (
 )
 from offramp.calibration.tuning.costs import Costs, measure
 from offramp.calibration.tuning.search import Candidate
+from offramp.data.reading import Text
 from offramp.evaluation.evaluate import obtain_trace
 from offramp.evaluation.reference import reference_for
 from offramp.evaluation.traces.about import FULL_DEPTH
 from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.options import ExportOptions, Texts
+from offramp.exports.texts import ROWS_OF_EXAMPLE
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
@@ -75,7 +77,7 @@ def _select_in_torch(plan: AdaptPlan) -> ExitSelection:
     if not ranked:
         hints = suggest_larger_risk(trace, plan.guarantee, costs, tuning, early)
         raise NoGuarantee(" ".join([_explain_no_exits(plan), *hints]))
-    logger.info("Selected %s.", describe_candidate(ranked[0], layers))
+    logger.info("Selected %s.", describe_candidate(ranked[0], layers, trace.answer_type))
     selected = [points[index].layer for index in ranked[0].exit_indices]
     plan.log_step(4, _describe_test(plan))
     model = keep_exits(plan.model, selected)
@@ -100,7 +102,10 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     tuning, full_folder = plan.options.tuning, plan.work.folder / "all"
     options = ExportOptions(tuning.backend, plan.options.int8, force=True, threads=tuning.threads)
     # no texts that the guarantee is tested on
-    texts = Texts(plan.splits.training[:NUM_SCALE_TEXTS], plan.splits.selection[:NUM_CHECKED_TEXTS])
+    texts = Texts(
+        _with_rows(plan, plan.splits.training, NUM_SCALE_TEXTS),
+        _with_rows(plan, plan.splits.selection, NUM_CHECKED_TEXTS),
+    )
     plan.model.save_pretrained(full_folder, exports=False)
     plan.model.name_or_path = str(full_folder)
     plan.log_step(3, f"export to {RUNTIMES[tuning.backend].title}.")
@@ -144,6 +149,14 @@ def _select_exported(plan: AdaptPlan) -> ExitSelection:
     return ExitSelection(tuple(layers), outcome.trace, outcome.evidence, exporter.source)
 
 
+def _with_rows(plan: AdaptPlan, examples: list[Text], rows: int) -> list[Text]:
+    """Return the first examples; if an example is many rows, shortened ones with so many rows together."""
+    if not plan.model.config.answer_type.compares_rows:
+        return examples[:rows]
+    first = examples[: rows // ROWS_OF_EXAMPLE]
+    return plan.model.config.answer_type.training_examples(first, rows, plan.options.imitation.seed)
+
+
 def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs, Candidate, Costs]:
     """Return the export with the fastest exits within the risk, these exits, and the measured costs.
 
@@ -173,7 +186,11 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
             hints += result.hints if method == methods[-1] else ()
             logger.info("%s: no early exits within the risk.", exported.precision)
         else:
-            logger.info("%s: %s.", exported.precision, describe_candidate(result.best, result.layers))
+            logger.info(
+                "%s: %s.",
+                exported.precision,
+                describe_candidate(result.best, result.layers, plan.model.config.answer_type),
+            )
             if selected is None or result.best.seconds < selected[1].seconds:
                 selected = exported, result.best, result.costs
     if selected is None:
@@ -205,13 +222,14 @@ def _test_and_write(plan: AdaptPlan, model: AdaptiveModel, best: Candidate, test
 
 
 def _selection(plan: AdaptPlan) -> str:
-    return f"{len(plan.splits.selection):,} texts"
+    return f"{len(plan.splits.selection):,} {plan.splits.noun}"
 
 
 def _describe_test(plan: AdaptPlan) -> str:
-    return f"test the guarantee on {len(plan.splits.test):,} other texts and measure the speed."
+    return f"test the guarantee on {len(plan.splits.test):,} other {plan.splits.noun} and measure the speed."
 
 
 def _explain_no_exits(plan: AdaptPlan) -> str:
     guarantee = plan.guarantee.describe(plan.model.config.answer_type)
-    return f"No early exits satisfy the guarantee ({guarantee}) on the {len(plan.splits.selection):,} selection texts."
+    rows = f"{len(plan.splits.selection):,} selection {plan.splits.noun}"
+    return f"No early exits satisfy the guarantee ({guarantee}) on the {rows}."

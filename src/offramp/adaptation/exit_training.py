@@ -38,7 +38,8 @@ def _load_or_record_states(plan: AdaptPlan) -> States:
         texts = answer_type.training_examples(plan.splits.training, TRAINING_ROWS, seed)
         count = _num_variations(plan)
         more = f" and on {count} variation{'s' if count > 1 else ''} of each" if count else ""
-        plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training texts{more}.")
+        noun = plan.splits.noun
+        plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training {noun}{more}.")
         texts, exported = [*texts, *vary(texts, count, seed)], exported_encoder(plan)
         states = record_states(plan.model, texts, plan.work.folder, quiet=True, exported=exported)
         plan.work.save_states(states)
@@ -70,7 +71,8 @@ def _check_predictions(plan: AdaptPlan, states: States) -> None:
     predictions = config.answer_type.answers(_predictions_on_texts(plan, states))
     if config.answer_type.is_constant(predictions):
         prediction = config.answer_type.format(predictions[0], config.labels)
-        raise BadInput(f"{plan.model_name} predicts {prediction} for all texts, so there is nothing to learn.")
+        names = f"{config.answer_type.row_name}s"
+        raise BadInput(f"{plan.model_name} predicts {prediction} for all {names}, so there is nothing to learn.")
 
 
 def _check_flagged(plan: AdaptPlan, states: States) -> None:

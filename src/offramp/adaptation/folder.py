@@ -35,9 +35,12 @@ def write_model(plan: AdaptPlan, model: AdaptiveModel, evidence: str | None = No
 
 def _notes(plan: AdaptPlan) -> str:
     """Return the section of the model card besides the guarantee."""
-    unknown = "" if plan.is_training_known else " It is not known which texts that model was trained on."
+    answer_type = plan.model.config.answer_type
+    unknown = (
+        "" if plan.is_training_known else f" It is not known which {answer_type.input_names} that model was trained on."
+    )
     return (
         f"## Training\n\nCreated with `offramp adapt` from {short_name(plan.model_name)}, without labels. The encoder "
         f"and the classification head are unchanged. {plan.splits.describe()}.{unknown} `report.html` shows which "
-        "predictions differ and where texts exit."
+        f"predictions differ and where {answer_type.row_name}s exit."
     )

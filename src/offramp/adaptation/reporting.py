@@ -131,16 +131,18 @@ def _describe(
     name, output, title = short_name(plan.model_name), Path(plan.options.output).name, RUNTIMES[runner.backend].title
     threads = runner.stepper.threads
     machine = f"{threads} thread{'s' if threads > 1 else ''}, {cpu_name()}" if on_cpu else str(runner.device)
+    answer_type = plan.model.config.answer_type
+    timed = f"{len(timings.rows):,} of the test {answer_type.input_names}"
     lines = [
-        f"{'CPU time' if on_cpu else 'Time'} for {len(timings.rows):,} of the test texts, {machine}:",
+        f"{'CPU time' if on_cpu else 'Time'} for {timed}, {machine}:",
         f"{plain:7.2f} s  {name} in PyTorch float32",
     ]
-    same = f"{100 * agreement:.1f} % same predictions"
+    same = f"{100 * agreement:.1f} % {answer_type.agreement_name}"
     result = f"{own:7.2f} s  {output} in {title} {runner.dtype}, {same}: {plain / own:.1f} × as fast as PyTorch"
     if baseline is None:
         return MeasuredSpeed(plain / own, None, "\n".join([*lines, result]))
     full, shared = _seconds(timings.full[1], on_cpu), float(np.mean([*baseline.agrees.values()]))
-    same = f"{100 * shared:.1f} % same predictions"
+    same = f"{100 * shared:.1f} % {answer_type.agreement_name}"
     lines += [
         f"{full:7.2f} s  ordinary int8: {name} in {title} {baseline.runner.dtype}, {same}",
         f"{result}, {full / own:.1f} × as fast as ordinary int8",

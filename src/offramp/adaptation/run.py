@@ -109,9 +109,9 @@ def _adapt(name: str, data: InputData, guarantee: Guarantee, options: AdaptOptio
         if err.tested:
             file = ledger.record(TestRecord.of(guarantee, False, splits.keys))
             recorded = (
-                f"The {len(splits.test):,} tested texts are recorded in {file}: a new run with the same `output=` takes"
+                f"The {len(splits.test):,} tested {splits.noun} are recorded in {file}: a new run with the same "
+                "`output=` takes others."
             )
-            recorded += " others."
             outcome = AdaptOutcome((), f"{err} {recorded}")
     except OfframpError:
         if not options.resume:
@@ -179,25 +179,24 @@ def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     runner, texts = model.runner(), [*splits.training, *splits.selection, *splits.test]
     truncated = sum(chunk.rows.truncated for chunk in runner.chunks(texts, quiet=True, title="Counting tokens"))
     limit = f"The maximum length is {runner.limit:,} tokens"
+    answer_type = model.config.answer_type
     if not truncated:
-        return f"{limit}; no text is longer."
-    verb = "are" if truncated > 1 else "is"
-    return (
-        f"{limit} (set it with `max_length=` if the model was trained with another); {truncated:,} of the "
-        f"{len(texts):,} texts {verb} longer and {verb} truncated."
-    )
+        return f"{limit}; no {answer_type.input_name} is longer."
+    count = answer_type.describe_truncated(truncated, len(texts), runner.limit)
+    return f"{limit} (set it with `max_length=` if the model was trained with another). {count}"
 
 
 def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None) -> UserTexts:
     """Return the texts; labels are ignored."""
     if data.source.file == "-" and not data.in_memory:
-        raise BadInput("`adapt` cannot read standard input; write the texts to a file.")
+        raise BadInput("`adapt` cannot read standard input; write the input to a file.")
     if data.labels is not None or "label" in (data.columns() or []):
         logger.warning("%s has labels, which are ignored: adapt preserves the model's own predictions.", data.name)
     texts, groups = data.read_with_groups(model.config.inputs, group_column)
     if not texts:
-        raise BadInput(f"{data.name} contains no texts.")
-    return UserTexts(texts, groups, normalizer(model.tokenizer), model.config.answer_type.identify)
+        raise BadInput(f"{data.name} contains no {model.config.answer_type.input_names}.")
+    answer_type = model.config.answer_type
+    return UserTexts(texts, groups, normalizer(model.tokenizer), answer_type.identify, answer_type.input_names)
 
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:

@@ -47,6 +47,7 @@ class UserTexts:
     groups: Sequence[str] | None
     normalize: Callable[[str], str] = str.strip
     identify: Callable[[Any], Text] = lambda text: text  # what makes a text the same as another
+    noun: str = "texts"  # in messages
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -72,12 +73,13 @@ class TextSplits:
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # of the test rows
     clusters: NDArray[np.int64] | None = None  # the group of each test text
     has_copies: bool = False  # rows repeat texts
+    noun: str = "texts"  # in messages
 
     def describe(self) -> str:
         """Return the number of texts per split."""
         return (
-            f"{len(self.training):,} texts to train the exits, {len(self.selection):,} to select exits and thresholds, "
-            f"{len(self.test):,} to test the guarantee"
+            f"{len(self.training):,} {self.noun} to train the exits, {len(self.selection):,} to select exits and "
+            f"thresholds, {len(self.test):,} to test the guarantee"
         )
 
 
@@ -95,17 +97,18 @@ def split_texts(
     is_seen = np.isin(hash_texts(texts.texts), seen) | np.isin(hashes, seen)
     if is_seen.any():
         logger.info(
-            "The model was trained on %d of the texts: they are used for training only, not for the test.",
+            "The model was trained on %d of the %s: they are used for training only, not for the test.",
             is_seen.sum(),
+            texts.noun,
         )
     clusters = None if texts.groups is None else number_groups(texts.groups)
     units = np.arange(len(texts)) if clusters is None else clusters
     usable = np.setdiff1d(units, units[is_seen])
-    _check_enough(int(np.isin(units, usable).sum()), distinct, len(usable), guarantee)
+    _check_enough(int(np.isin(units, usable).sum()), distinct, len(usable), guarantee, texts.noun)
     keys = row_keys(hashes)
     tested = count_tested(earlier, keys)
     parts = _parts(_unit_keys(keys, texts.groups, units), units, usable, tested)
-    _report_tested(tested, parts == TEST)
+    _report_tested(tested, parts == TEST, texts.noun)
     test = np.flatnonzero(parts == TEST)
     training = np.flatnonzero(parts == TRAINING)
     training = training[occurrences(hashes[training]) == 0]
@@ -116,6 +119,7 @@ def split_texts(
         keys[test],
         None if clusters is None else number_groups(clusters[test]),
         distinct < len(texts),
+        texts.noun,
     )
     if not splits.training or not splits.selection or not splits.test:
         raise BadInput("The groups are too large to split: training, selection and test need at least one each.")
@@ -129,7 +133,7 @@ def _count_copies(texts: UserTexts, guarantee: Guarantee) -> tuple[UserTexts, ND
     distinct = len(np.unique(hashes))
     copies = len(texts) - distinct
     if copies and guarantee.count == "texts":
-        logger.info("Ignored %d of %d texts, which are duplicates.", copies, len(texts))
+        logger.info("Ignored %d of %d %s, which are duplicates.", copies, len(texts), texts.noun)
         kept = np.flatnonzero(occurrences(hashes) == 0)
         return texts.take(kept), hashes[kept], distinct
     if copies:
@@ -141,12 +145,12 @@ def _count_copies(texts: UserTexts, guarantee: Guarantee) -> tuple[UserTexts, ND
     return texts, hashes, distinct
 
 
-def _report_tested(tested: NDArray[np.int64], is_test: NDArray[np.bool_]) -> None:
+def _report_tested(tested: NDArray[np.int64], is_test: NDArray[np.bool_], noun: str) -> None:
     """Report whether rows were tested before; `tested` has the number of earlier tests of every row."""
     if repeated := int((tested[is_test] > 0).sum()):
-        logger.warning("%d of the test rows were tested before; give more texts.", repeated)
+        logger.warning("%d of the test rows were tested before; give more %s.", repeated, noun)
     elif tested.any():
-        logger.info("Some of these texts tested a guarantee before: other rows are taken.")
+        logger.info("Some of these %s tested a guarantee before: other rows are taken.", noun)
 
 
 def _unit_keys(keys: NDArray[np.uint64], groups: Sequence[str] | None, units: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -202,11 +206,13 @@ def _report_near_copies(
     if copies.sum() < NEAR_COPIES * len(splits.test):
         return
     logger.warning(
-        "%d of the %d test texts are near-copies of training texts, such as %.60r. If texts come in groups (documents, "
+        "%d of the %d test %s are near-copies of training %s, such as %.60r. If %s come in groups (documents, "
         "customers), name them with `group_column=`; otherwise the guarantee may be optimistic.",
         int(copies.sum()),
         len(splits.test),
+        *([splits.noun] * 2),
         identify(splits.test[rows[int(copies.argmax())]]),
+        splits.noun,
     )
 
 
@@ -214,7 +220,7 @@ def _count(total: int, fraction: float, fraction_of_few: float, enough: int) -> 
     return max(fraction * total, min(enough, fraction_of_few * total))
 
 
-def _check_enough(rows: int, distinct: int, units: int, guarantee: Guarantee) -> None:
+def _check_enough(rows: int, distinct: int, units: int, guarantee: Guarantee, noun: str) -> None:
     """Raise if there are too few different texts to learn from, or too few rows or groups for the test."""
     needed = guarantee.rows_needed
     fraction = TEST_FRACTION_IF_FEW if needed is None or needed <= TEST_TARGET else TEST_FRACTION
@@ -224,7 +230,7 @@ def _check_enough(rows: int, distinct: int, units: int, guarantee: Guarantee) ->
     if guarantee.group and (needed is None or units < total):
         raise BadInput(f"{units:,} groups are too few: {goal}, and more are better.")
     if needed is None or (min(rows, distinct) < total and (rows < total or distinct < MIN_TEXTS)):
-        raise BadInput(f"{min(rows, distinct):,} different texts are too few: {goal}, and more texts are better.")
+        raise BadInput(f"{min(rows, distinct):,} different {noun} are too few: {goal}, and more {noun} are better.")
 
 
 def unlabelled_rows(config: AdaptiveConfig, texts: list[Text], name: str) -> TaskRows:

@@ -70,6 +70,10 @@ class AnswerType(ABC):
     compares_rows: ClassVar[bool] = False  # the rows of an example are compared by a score (`choice`)
     unit: ClassVar[str] = "row"  # noun for an example
     units: ClassVar[str] = ""  # its plural (default: with an s)
+    input_name: ClassVar[str] = "text"  # noun for an example in the data of a user
+    input_names: ClassVar[str] = "texts"
+    row_name: ClassVar[str] = "text"  # noun for a row that the model runs
+    agreement_name: ClassVar[str] = "same predictions"
 
     # defaults and formats
     architecture: ClassVar[str] = "ForSequenceClassification"  # suffix of the transformers class name
@@ -108,6 +112,12 @@ class AnswerType(ABC):
     def plural(self) -> str:
         """Noun for several examples."""
         return self.units or f"{self.unit}s"
+
+    @classmethod
+    def describe_truncated(cls, truncated: int, total: int, limit: int) -> str:
+        """Return a sentence with the number of examples that are longer than the maximum length in tokens."""
+        verb, names = "are" if truncated > 1 else "is", cls.input_names
+        return f"{truncated:,} of {total:,} {names} {verb} longer than {limit:,} tokens and {verb} truncated."
 
     def num_columns(self, classes: int) -> int:
         """Return the number of outputs of an exit per row."""

@@ -51,6 +51,10 @@ class Ranking(AnswerType):
     compares_rows: ClassVar[bool] = True
     unit: ClassVar[str] = "query"
     units: ClassVar[str] = "queries"
+    input_name: ClassVar[str] = "query"
+    input_names: ClassVar[str] = "queries"
+    row_name: ClassVar[str] = "document"
+    agreement_name: ClassVar[str] = "of the full model's top documents"
     inputs: ClassVar[tuple[str, ...] | None] = RANKING_INPUTS
     truncation_note: ClassVar[str] = "longer pairs are truncated"
     submission_formats: ClassVar[tuple[str, ...]] = ()
@@ -104,6 +108,12 @@ model = AutoModelForSequenceClassification.from_pretrained("path/to/this/model",
     def order_outputs(self, name: str, labels: Sequence[str]) -> list[str]:
         """Return the labels with the one that means relevant last."""
         return order_outputs(name, labels)
+
+    @classmethod
+    def describe_truncated(cls, truncated: int, total: int, limit: int) -> str:
+        """Return a sentence with the number of queries with a pair that is longer than the maximum length."""
+        verb = "have" if truncated > 1 else "has"
+        return f"{truncated:,} of {total:,} queries {verb} documents that are truncated, to {limit:,} tokens per pair."
 
     # -- encoding: from queries and documents to pairs -----------------------------------------------
 

@@ -53,7 +53,7 @@ def describe_guarantee(risk: Risk, limits: Limits, origin: str) -> str:
         uncovered = " There is no limit per class."
     else:
         uncovered = _not_covered(classes, names)
-    return f"{statement}, on texts like those tested: {_tested(risk, origin)}.{uncovered}"
+    return f"{statement}, on {answer_type.input_names} like those tested: {_tested(risk, origin)}.{uncovered}"
 
 
 def _tested(risk: Risk, origin: str) -> str:

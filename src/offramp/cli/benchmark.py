@@ -5,6 +5,9 @@ Runtime and OpenVINO in every precision, in torch.compile, torch int8, torchao, 
 installed, and a shallower static model of equal cost. offramp runs on torch and on every export, each with its
 calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
 of predictions equal to those of the full model in float32.
+
+For a reranker, the other libraries are left out, and int8 models at full depth that rerank only the first documents are
+added. The batch size is the number of queries per call. Agreement is the part of the full model's top k that is kept.
 """
 
 from __future__ import annotations

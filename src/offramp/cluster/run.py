@@ -24,6 +24,7 @@ from offramp.cluster.shipping import local_model, remove_copy, remove_unused_cop
 from offramp.cluster.worker import Worker, WorkerSettings
 from offramp.core.loop import exits_within
 from offramp.core.progress import Progress
+from offramp.data.rankings import RANKING_INPUTS
 from offramp.data.reading import check_unique, read_column_names, read_records
 from offramp.data.source import Source, infer_format, missing_pair_message, text_columns
 from offramp.errors import BadInput, BadValue, UnknownName
@@ -95,6 +96,8 @@ def _predict(
     sources = [source for source in sources if source.file in non_empty]  # an empty file may lack columns
     if not parts:
         raise BadInput(f"The input is empty: {', '.join(options.files)}.")
+    if runner.config.answer_type.compares_rows:
+        _check_rankings(sources)
     settings, job = plan_job(model_folder, runner, options, sources)
     for source in sources:  # otherwise the checksums are not those of the files that were split
         UnchangedFiles(versions, {}).check(source.file)
@@ -108,6 +111,16 @@ def _predict(
         folder.remove_incomplete()
     check_complete(folder, settings.token, {part.number for part in parts})
     return JobSummary(len(parts), len(parts) - len(todo), rows)
+
+
+def _check_rankings(sources: list[Source]) -> None:
+    """Raise if a file has a row per document: the parts of a job would divide the documents of a query."""
+    for source in sources:
+        if RANKING_INPUTS[1] not in (read_column_names(source) or ()):
+            raise BadInput(
+                f"{source.file} has no column {RANKING_INPUTS[1]!r}; a Ray job needs one row per query, with the "
+                "columns `query` and `documents`."
+            )
 
 
 def _import_ray() -> Any:

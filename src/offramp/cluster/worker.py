@@ -152,7 +152,8 @@ class Worker:
 
 def _schema(pa: Any, settings: WorkerSettings, config: Any) -> Any:
     """Return the output schema, the same for every part."""
-    types = {"string": pa.string(), "strings": pa.list_(pa.string()), "float": pa.float64(), "int": pa.int64()}
+    types = {"string": pa.string(), "float": pa.float64(), "int": pa.int64()}
+    types |= {f"{name}s": pa.list_(kind) for name, kind in list(types.items())}
     columns = {name: types[dtype] for name, dtype in config.answer_type.fields.items()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if settings.all_scores else {}
     ids = {ID: pa.int64() if settings.id_is_number else pa.string()}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from offramp.answers.answer_type import Encoder
+from offramp.answers.answer_type import AnswerType, Encoder
 from offramp.core.batch import Batch, EncodedRows, Ints
 from offramp.core.progress import Progress
 from offramp.errors import BadValue
@@ -22,7 +22,6 @@ __all__ = [
     "Chunk",
     "batches_by_tokens",
     "chunks",
-    "describe_truncated",
     "resolve_batch_tokens",
 ]
 
@@ -111,25 +110,24 @@ def chunks(
     quiet: bool = False,
     size: int = CHUNK,
     together: bool = False,
+    names: str = AnswerType.input_names,
+    describe: Callable[[int, int, int], str] = AnswerType.describe_truncated,
 ) -> Iterator[Chunk]:
-    """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens."""
+    """Yield a stream's examples in chunks; unless `quiet`, warn at the end if texts exceeded `limit` tokens.
+
+    `names` is the noun for the examples, and `describe` returns the warning.
+    """
     total = len(examples) if isinstance(examples, Sized) else None
     stream = iter(examples)
     offset = truncated = 0
-    with Progress(title, total, "texts", progress) as shown:
+    with Progress(title, total, names, progress) as shown:
         while chunk := _take(stream, size):
             rows = encoder(chunk, offset)
             truncated += rows.truncated
             yield Chunk(offset, rows, _order(rows, together), pad, device, batch_tokens, together, shown)
             offset += len(chunk)
     if truncated and not quiet:
-        logger.warning("%s", describe_truncated(truncated, offset, limit))
-
-
-def describe_truncated(truncated: int, total: int, limit: int) -> str:
-    """Return a sentence with the number of texts that are longer than the maximum length."""
-    verb = "are" if truncated > 1 else "is"
-    return f"{truncated:,} of {total:,} texts {verb} longer than {limit:,} tokens and {verb} truncated."
+        logger.warning("%s", describe(truncated, offset, limit))
 
 
 def _order(rows: EncodedRows, together: bool) -> Ints:

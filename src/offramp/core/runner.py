@@ -170,6 +170,8 @@ class Runner:
             quiet=quiet,
             size=chunk or CHUNK,
             together=together,
+            names=self.config.answer_type.input_names,
+            describe=self.config.answer_type.describe_truncated,
         )
         return (self._check_token_ids(chunk) for chunk in encoded)
 
@@ -273,7 +275,26 @@ class Runner:
         threshold: Threshold | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """Rank documents for a query; see `AdaptiveModel.rank`."""
+        """Rank documents for a query, with the names and results of `CrossEncoder.rank` of sentence-transformers.
+
+        Args:
+            query: The query.
+            documents: The candidate documents. Without any, the result is empty.
+            top_k: Number of results (default: all). If it is larger than the policy's k, the policy keeps that many.
+            return_documents: Whether results include the text of the document.
+            policy: Exit policy, instead of the model's.
+            threshold: Threshold of the policy.
+            options: Other arguments of `predict`.
+
+        Returns:
+            A list of `{"corpus_id", "score"}`, best first, with `text` if requested. A document that exited early has
+            an estimated score and the key `estimated`.
+
+        Examples:
+            >>> model = offramp.load("my-reranker")
+            >>> for result in model.rank("who wrote it?", documents, top_k=3):
+            ...     print(result["corpus_id"], result["score"])
+        """
         if not self.config.answer_type.compares_rows:
             raise BadModel(f"{self.name} is a model for {self.config.answer_type.title}, not for rankings.")
         if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):

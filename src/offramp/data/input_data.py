@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from offramp.data.rankings import RANKING_INPUTS, are_rankings, is_ranking, join_pairs, to_ranking
+from offramp.data.rankings import RANKING_INPUTS, are_rankings, is_ranking, join_pairs, join_pairs_with_ids, to_ranking
 from offramp.data.reading import (
     Source,
     Text,
@@ -110,15 +110,19 @@ class InputData:
     def read_with_ids(
         self, inputs: Sequence[str] | None, id_column: str, required: bool = True
     ) -> Iterator[tuple[Any, Text]]:
-        """Yield the id and the text of every row; unless `required`, a missing id is None."""
-        source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
+        """Yield the id and the text of every row; unless `required`, a missing id is None.
+
+        Rows of a query and a document are joined; the id is that of all rows of the query.
+        """
         if self.texts is not None:
             raise BadInput("`id_column=` is only for files and tables, not for a list of texts.")
-        if self._has_a_row_per_document(inputs):
-            raise BadInput(
-                f"{self.name} has a row per document; ids and groups need a row per query, with the columns `query` "
-                "and `documents`."
-            )
+        rows = self._read_rows_with_ids(inputs, id_column, required)
+        return join_pairs_with_ids(rows, self.name, required) if self._has_a_row_per_document(inputs) else rows
+
+    def _read_rows_with_ids(
+        self, inputs: Sequence[str] | None, id_column: str, required: bool
+    ) -> Iterator[tuple[Any, Text]]:
+        source = replace(self.source, inputs=None if inputs is None else tuple(inputs))
         if self.table is not None:
             names = _column_names(self.table) or []
             if id_column not in names:
@@ -214,8 +218,8 @@ def _check_text(text: Any, number: int) -> Text:
         return str(text)
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return str(text[0]), str(text[1])
-    if is_ranking(text):
-        return to_ranking(text, f"Text {number}")
+    if is_ranking(text) or (isinstance(text, Mapping) and set(RANKING_INPUTS) & set(text)):
+        return to_ranking(text, f"Query {number}")
     raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")
 
 

@@ -42,7 +42,7 @@ def labelled_rankings(source: Source, column: str | None = None) -> Rows:
             raise source.error_at(line, f"{column!r} must have a grade for each of the {len(text) - 1} documents.")
         grades.append([_grade(source, line, value) for value in values])
     if not texts:
-        raise BadInput(f"{source.name} contains no texts.")
+        raise BadInput(f"{source.name} contains no queries.")
     return Rows(texts, grades)
 
 
@@ -56,7 +56,7 @@ def _from_pairs(source: Source, column: str) -> Rows:
         texts.append((query, *(document for _, document, _ in pairs)))
         grades.append([_grade(source, line, _cell(row, column)) for line, _, row in pairs])
     if not texts:
-        raise BadInput(f"{source.name} contains no texts.")
+        raise BadInput(f"{source.name} contains no queries.")
     return Rows(texts, grades)
 
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from offramp.errors import BadInput
 
-__all__ = ["DOCUMENT_COLUMNS", "RANKING_INPUTS", "are_rankings", "is_ranking", "join_pairs", "to_ranking"]
+__all__ = [
+    "DOCUMENT_COLUMNS",
+    "RANKING_INPUTS",
+    "are_rankings",
+    "is_ranking",
+    "join_pairs",
+    "join_pairs_with_ids",
+    "to_ranking",
+]
 
 RANKING_INPUTS = ("query", "documents")
 DOCUMENT_COLUMNS = ("document", "passage")  # of tables with a row per query and document
@@ -28,6 +36,23 @@ def join_pairs(pairs: Iterable[Any]) -> Iterator[Any]:
     """Yield rankings from the rows of a table, a query and a document each; rows of a query follow each other."""
     for query, rows in itertools.groupby(pairs, key=lambda pair: pair[0]):
         yield (query, *(document for row in rows for document in row[1:]))
+
+
+def join_pairs_with_ids(rows: Iterable[tuple[Any, Any]], name: str, required: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield the id and the ranking of each query; its rows, an id and a pair each, must have the same id.
+
+    Unless `required`, the id of a query whose rows have different ids is None.
+    """
+    for query, pairs in itertools.groupby(rows, key=lambda row: row[1][0]):
+        entries = list(pairs)
+        ids = list(dict.fromkeys(row_id for row_id, _ in entries))
+        if len(ids) > 1 and required:
+            raise BadInput(
+                f"{name}: the rows of the query {query!r:.60} have different values in the column of ids or groups: "
+                f"{ids[0]!r:.40} and {ids[1]!r:.40}."
+            )
+        documents = (document for _, pair in entries for document in pair[1:])
+        yield (ids[0] if len(ids) == 1 else None), (query, *documents)
 
 
 def is_ranking(example: Any) -> bool:

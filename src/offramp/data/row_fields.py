@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from offramp.data.rankings import RANKING_INPUTS
 from offramp.data.reading import Text
 
 __all__ = ["ID", "RowFields"]
@@ -33,7 +34,9 @@ class RowFields:
         for row_id, text in self.rows:
             fields: dict[str, Any] = {ID: row_id} if self.has_ids else {}
             if self.text_names:
-                parts = (text,) if isinstance(text, str) else text
+                parts: Any = (text,) if isinstance(text, str) else text
+                if tuple(self.text_names) == RANKING_INPUTS:
+                    parts = (parts[0], list(parts[1:]))
                 fields |= dict.fromkeys(self.text_names) | dict(zip(self.text_names, parts, strict=False))
             self.waiting.append(fields)
             yield text

@@ -24,7 +24,7 @@ __all__ = ["Seconds", "Timings", "time_policies", "timed_rows"]
 ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
 MIN_ROUNDS, MAX_SECONDS = 1, 60.0  # no further round after this time
 TOTAL_CHARACTERS, MAX_CHARACTERS = 250_000, 2_000  # of all timed texts, and of a text, the rest of which is truncated
-MIN_ROWS = 64
+MIN_ROWS, MIN_EXAMPLES = 64, 8
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,15 @@ class Timings:
 
 
 def timed_rows(texts: Sequence[Text]) -> NDArray[np.int64]:
-    """Return the indices of the rows that are timed, spread over the data: fewer if the texts are long."""
-    sizes = [min(len(text) if isinstance(text, str) else sum(map(len, text)), MAX_CHARACTERS) for text in texts]
-    rows = min(ROWS, len(texts), max(MIN_ROWS, int(TOTAL_CHARACTERS / max(1.0, float(np.mean(sizes))))))
+    """Return the indices of the rows that are timed, spread over the data: fewer if the texts are long.
+
+    A query counts with all its documents.
+    """
+    parts = [max(1, 1 if isinstance(text, str) else len(text) - 1) for text in texts]
+    lengths = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
+    sizes = [min(length, MAX_CHARACTERS * count) for length, count in zip(lengths, parts, strict=True)]
+    fewest = max(MIN_EXAMPLES, int(MIN_ROWS / np.mean(parts)))
+    rows = min(ROWS, len(texts), max(fewest, int(TOTAL_CHARACTERS / max(1.0, float(np.mean(sizes))))))
     return np.unique(np.linspace(0, len(texts) - 1, rows).astype(np.int64))
 
 

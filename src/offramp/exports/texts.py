@@ -23,13 +23,14 @@ from offramp.exports.options import Texts
 from offramp.model.config import AdaptiveConfig
 from offramp.training.holdout import read_hashes
 
-__all__ = ["texts_for_export", "unseen_rows"]
+__all__ = ["ROWS_OF_EXAMPLE", "texts_for_export", "unseen_rows"]
 
 logger = logging.getLogger("offramp")
 
 SEED = 1
 SCALES = 256  # texts for static scales and smoothing
 CHECKED = 512  # texts for the comparison with torch
+ROWS_OF_EXAMPLE = 8  # if an example is many rows: fewer examples, shortened to about so many
 
 
 def texts_for_export(name: str, config: AdaptiveConfig, options: DataOptions) -> Texts:
@@ -37,8 +38,14 @@ def texts_for_export(name: str, config: AdaptiveConfig, options: DataOptions) ->
     if options.memory or options.file is not None or options.split is not None or options.dataset is not None:
         texts = _shuffled(load_rows(name, config, options, "dev").rows.texts)
         half = max(1, len(texts) // 2)
-        scales, checked = texts[:half][:SCALES], texts[half:][:CHECKED]
-        return Texts(scales, checked, sorted(map(int, hash_texts([*scales, *checked]))))
+        many_rows = config.answer_type.compares_rows
+        fraction = ROWS_OF_EXAMPLE if many_rows else 1
+        scales, checked = texts[:half][: SCALES // fraction], texts[half:][: CHECKED // fraction]
+        seen = sorted(map(int, hash_texts([*scales, *checked])))
+        if many_rows:
+            scales = config.answer_type.training_examples(scales, SCALES, SEED)
+            checked = config.answer_type.training_examples(checked, CHECKED, SEED)
+        return Texts(scales, checked, seen)
     if options.data_dir is None and not training_data_options(Path(name)):
         return Texts()
     try:

@@ -422,33 +422,24 @@ class AdaptiveModel(PreTrainedModel):
             progress=progress,
         )
 
-    def rank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        top_k: int | None = None,
-        return_documents: bool = False,
-        **options: Any,
-    ) -> list[dict[str, Any]]:
+    def rank(self, query: str, documents: Sequence[str], *args: Any, **options: Any) -> list[dict[str, Any]]:
         """Rank documents for a query, with the names and results of `CrossEncoder.rank` of sentence-transformers.
 
         Args:
             query: The query.
             documents: The candidate documents. Without any, the result is empty.
-            top_k: Number of results (default: all). If it is larger than the policy's k, the policy keeps that many.
-            return_documents: Whether results include the text of the document.
-            options: `policy` and other arguments of `predict`.
+            args: Further arguments of `Runner.rank`: `top_k` and `return_documents`.
+            options: The same by name, `policy`, and other arguments of `predict`.
 
         Returns:
-            A list of `{"corpus_id", "score"}`, best first, with `text` if requested. A document that exited early has
-            an estimated score and the key `estimated`.
+            A list of `{"corpus_id", "score"}`, best first.
 
         Examples:
             >>> model = offramp.AdaptiveModel.from_pretrained("my-reranker")
             >>> for result in model.rank("who wrote it?", documents, top_k=3):
             ...     print(result["corpus_id"], result["score"])
         """
-        return self.runner().rank(query, documents, top_k, return_documents, **options)
+        return self.runner().rank(query, documents, *args, **options)
 
     def answer(self, *example: str, **options: Any) -> Any:
         """Return the prediction for one text, one pair, or one question and its context; see `predict` for options."""

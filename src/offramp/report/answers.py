@@ -172,6 +172,8 @@ class _ParquetTypes:
 
     def _type(self, pa: Any, name: str) -> Any:
         value = self.first_row.get(name)
+        if isinstance(value, list):
+            return pa.list_(pa.string())
         return pa.int64() if isinstance(value, int) and not isinstance(value, bool) else pa.string()
 
 

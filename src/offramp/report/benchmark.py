@@ -9,7 +9,7 @@ from offramp.report.figures import COLORS
 
 __all__ = ["draw", "table"]
 
-COLUMNS = ("texts/s", "spread", "p50", "p95", "p99 ms", "same", "score", "layers", "MB", "÷ plain", "÷ best baseline")
+COLUMNS = ("spread", "p50", "p95", "p99 ms", "same", "score", "layers", "MB", "÷ plain", "÷ best baseline")
 
 
 def table(results: dict[str, Any]) -> str:
@@ -17,7 +17,7 @@ def table(results: dict[str, Any]) -> str:
     blocks = []
     for batch in dict.fromkeys(row["batch"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["batch"] == batch]
-        cells = [(f"batch {batch}", *COLUMNS), *(_cells(row) for row in rows)]
+        cells = [(f"batch {batch}", f"{results.get('units', 'texts')}/s", *COLUMNS), *(_cells(row) for row in rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
         lines = [
             "  ".join(
@@ -72,7 +72,7 @@ def draw(results: dict[str, Any], file: Path) -> None:
             axis.plot(row["throughput"], 100 * row["agreement"], mark, color=colour)
             position = (row["throughput"], 100 * row["agreement"])
             axis.annotate(row["name"], position, xytext=(4, 3), textcoords="offset points", fontsize=6)
-        axis.set(xscale="log", xlabel="texts per second", title=f"batch {batch}")
+        axis.set(xscale="log", xlabel=f"{results.get('units', 'texts')} per second", title=f"batch {batch}")
     axes[0][0].set_ylabel("same prediction as the full float32 model (%)")
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)

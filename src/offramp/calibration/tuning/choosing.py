@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from offramp.answers import AnswerType
 from offramp.calibration.choice import AUTO, policies_for
 from offramp.calibration.estimate_errors import with_errors
 from offramp.calibration.risks import Guarantee, Risk
@@ -67,7 +68,7 @@ def suggest_larger_risk(
     layers = [point.layer for point in trace.points]
     for risk in (risk for risk in LARGER_RISKS if risk > guarantee.risk):
         if results := candidates(trace, replace(guarantee, risk=risk), costs, options, allowed):
-            return [f"With a risk of {100 * risk:g} %: {describe_candidate(results[0], layers)}."]
+            return [f"With a risk of {100 * risk:g} %: {describe_candidate(results[0], layers, trace.answer_type)}."]
     if guarantee.class_risk is not None and candidates(
         trace, replace(guarantee, class_risk=None), costs, options, allowed
     ):
@@ -86,20 +87,21 @@ def with_risk_model(trace: Trace, policy: Policy) -> Trace:
     return replace(trace, risk_model=(policy.offsets, policy.slopes)) if isinstance(policy, RiskModel) else trace
 
 
-def describe_costs(costs: Costs) -> str:
+def describe_costs(costs: Costs, answer_type: AnswerType) -> str:
     """Return the measured times as text."""
+    row = answer_type.row_name
     full, exits = costs.layers.sum(0) + costs.segment_overhead, costs.segment_overhead + costs.exit_overhead
     times = [
         tuple(f"{1000 * costs.row_seconds(part, rows):.2f} ms" for part in (full, exits)) for rows in (1, costs.batch)
     ]
     return (
-        f"For texts of median length at batch size 1, the full model takes {times[0][0]} per text and each exit adds "
+        f"For {row}s of median length at batch size 1, the full model takes {times[0][0]} per {row} and each exit adds "
         f"{times[0][1]}; at batch size {costs.batch}, {times[1][0]} and {times[1][1]}."
     )
 
 
-def describe_candidate(candidate: Candidate, layers: Sequence[int]) -> str:
+def describe_candidate(candidate: Candidate, layers: Sequence[int], answer_type: AnswerType) -> str:
     """Return a set of exits with its estimated time and risk as text."""
     exits = ", ".join(str(layers[index]) for index in candidate.exit_indices)
-    time = f"{1000 * candidate.seconds:.2f} ms per text (estimated)"
+    time = f"{1000 * candidate.seconds:.2f} ms per {answer_type.row_name} (estimated)"
     return f"exits on layers {exits}: {time}, {100 * candidate.risk:.1f} % changed predictions"

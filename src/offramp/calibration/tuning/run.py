@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from offramp.answers import AnswerType
 from offramp.calibration.choice import AUTO, choose_with_guarantee, policies_for, random_split
 from offramp.calibration.ledger import TestRecord, append_tests
 from offramp.calibration.placeholders import with_placeholders
@@ -111,7 +112,8 @@ def tune(
     exporter = Exporter(model, texts, replace(export_options, force=True))
     exported = exporter.make()
     result = search_exits(exporter, exported, search_rows.data, guarantee, options)
-    logger.info("%s", "\n".join([describe_costs(result.costs), *result.describe()]))
+    answer_type = model.config.answer_type
+    logger.info("%s", "\n".join([describe_costs(result.costs, answer_type), *result.describe(answer_type)]))
     best = result.best
     if best is None:
         return TuningOutcome(
@@ -174,9 +176,11 @@ class SearchResult:
     full_depth_risk: float  # of the last exit alone, because of int8
     hints: tuple[str, ...] = ()
 
-    def describe(self) -> list[str]:
+    def describe(self, answer_type: AnswerType) -> list[str]:
         """Return the selected exits, or what would be possible."""
-        return list(self.hints) if self.best is None else [f"Selected {describe_candidate(self.best, self.layers)}."]
+        if self.best is None:
+            return list(self.hints)
+        return [f"Selected {describe_candidate(self.best, self.layers, answer_type)}."]
 
 
 def search_exits(
@@ -254,7 +258,7 @@ def calibrate_and_store(
     if not exporter.quiet:
         exits, times = (
             ", ".join(map(str, layers)),
-            f"{1000 * seconds:.2f} ms per text (estimated: {1000 * forecast:.2f})",
+            f"{1000 * seconds:.2f} ms per {trace.answer_type.input_name} (estimated: {1000 * forecast:.2f})",
         )
         logger.info("Exits on layers %s, %s: %s.", exits, chosen.describe(), times)
     tuned = {"batch": options.batch, "exits": list(layers), "seconds": seconds, "modelled_seconds": forecast}

@@ -20,6 +20,7 @@ from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.evaluation.benchmark.engines import ENGINES, FullModel
 from offramp.evaluation.benchmark.entry import Entry
+from offramp.evaluation.benchmark.rankings import RankingOutput, rank_in_batches, rank_with
 from offramp.exports.folder import resolve_runtime
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Never, Policy
@@ -34,8 +35,9 @@ PADDED_LENGTH = 128  # tokens that the original implementations pad every row to
 
 @dataclass(frozen=True)
 class EntryOutput:
-    """Logits and layers of all texts in their order, and the seconds of every call."""
+    """Predictions, logits and layers of all texts in their order, and the seconds of every call."""
 
+    answers: NDArray[Any]
     logits: NDArray[Any]
     layers: NDArray[np.int64]
     seconds: list[float]
@@ -44,7 +46,7 @@ class EntryOutput:
 class Predictor(Protocol):
     """Runs an entry on texts with a batch size."""
 
-    def __call__(self, texts: Sequence[Text], size: int) -> EntryOutput:
+    def __call__(self, texts: Sequence[Text], size: int) -> EntryOutput | RankingOutput:
         """Predict, and time every call."""
         ...
 
@@ -52,13 +54,21 @@ class Predictor(Protocol):
 def open_entry(entry: Entry, model: str, threads: int | None) -> Predictor:
     """Load an entry."""
     if entry.mode == "full" and entry.graph is not None and entry.backend not in ENGINES:
-        return partial(_run_sorted, _graph_runner(entry, model, threads), Never())
+        runner = _graph_runner(entry, model, threads)
+        if runner.config.answer_type.compares_rows:
+            return partial(rank_with, runner, Never(), entry.documents)
+        return partial(_run_sorted, runner, Never())
     if entry.backend in ENGINES:
         dtype = "bfloat16" if entry.dtype == "bfloat16" else "float32"
         runner = load(model, "torch", threads=threads, dtype=dtype, device="cpu")
         return partial(_run_engine, runner, ENGINES[entry.backend].open_model(entry, runner, threads))
     options: dict[str, Any] = {"dtype": entry.dtype, "device": "cpu"} if entry.backend == "torch" else {}
     runner = load(model, entry.backend, threads=threads, **options)
+    if runner.config.answer_type.compares_rows:
+        if entry.mode == "plain":
+            return partial(rank_in_batches, runner, entry.documents)
+        policy = runner.config.resolve_policy("never" if entry.mode == "full" else None)
+        return partial(rank_with, runner, policy, entry.documents)
     if entry.mode == "pipeline":
         return partial(_run_pipeline, runner, _build_pipeline(runner))
     if entry.mode == "plain":
@@ -184,7 +194,7 @@ def _time_batches(
     layers = np.empty(count, np.int64)
     for rows, batch_logits, batch_layers in outputs:
         logits[rows], layers[rows] = batch_logits, batch_layers
-    return EntryOutput(logits, layers, seconds)
+    return EntryOutput(runner.config.answer_type.answers(logits), logits, layers, seconds)
 
 
 def _build_pipeline(runner: Runner) -> Any:
@@ -209,4 +219,5 @@ def _run_pipeline(runner: Runner, pipe: Any, texts: Sequence[Text], size: int) -
         now = perf_counter()
         seconds.append(now - start)
         start = now
-    return EntryOutput(logits, np.full(len(texts), runner.config.num_layers), seconds)
+    answers = runner.config.answer_type.answers(logits)
+    return EntryOutput(answers, logits, np.full(len(texts), runner.config.num_layers), seconds)

