@@ -60,7 +60,6 @@ class TokenClassification(AnswerType):
     has_items: ClassVar[bool] = True
     unit: ClassVar[str] = "text"
     architecture: ClassVar[str] = "ForTokenClassification"
-    inputs: ClassVar[tuple[str, ...] | None] = ("text",)
     default_max_length: ClassVar[int | None] = 128
     truncation_note: ClassVar[str] = "longer texts are read in windows"
     submission_formats: ClassVar[tuple[str, ...]] = ()

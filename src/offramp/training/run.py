@@ -234,7 +234,7 @@ class TrainingRun:
         tokenizer = model.tokenizer
         model.config.no_answer = 0.0 if data.task.no_answer else None
         answer_type = data.task.answer_type
-        encoder = answer_type.encoder(tokenizer, length)
+        encoder = answer_type.encoder_with_options(tokenizer, length, None, model.config.answer_options)
         train = encode_all(encoder, data.train.texts)
         self.train_rows = Examples(train, answer_type.targets(train, data.train.labels or []))
         self.dev_rows: dict[str, Examples] = {}
