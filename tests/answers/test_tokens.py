@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
-from tiny import TAGGED_FAMILIES, piece_tokenizer, save_tagger
 from transformers import pipeline
 
 from offramp import AdaptiveModel
-from offramp.answers import TOKEN
 from offramp.answers.token_rows import AGGREGATIONS
-from offramp.errors import BadInput, BadModel
+from tiny import TAGGED_FAMILIES, save_tagger
 
 TEXTS = [
     "Goodly films, the plots was dull.",

@@ -25,6 +25,7 @@ from offramp.calibration.ledger import Ledger, TestRecord
 from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.threshold_grids import GROUPED, TUNABLE
+from offramp.core.runner import Runner
 from offramp.data.hashes import normalizer
 from offramp.data.input_data import InputData, check_exists
 from offramp.errors import BadInput, BadValue, OfframpError
@@ -177,6 +178,8 @@ def _set_max_length(model: AdaptiveModel, max_length: int | None) -> int | None:
 def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     """Return a sentence with the maximum length and the number of texts that are truncated."""
     runner, texts = model.runner(), [*splits.training, *splits.selection, *splits.test]
+    if model.config.answer_type.has_windows:
+        _check_windows(runner, texts)
     truncated = sum(chunk.rows.truncated for chunk in runner.chunks(texts, quiet=True, title="Counting tokens"))
     limit = f"The maximum length is {runner.limit:,} tokens"
     if not truncated:
@@ -186,6 +189,17 @@ def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
         f"{limit} (set it with `max_length=` if the model was trained with another); {truncated:,} of the "
         f"{len(texts):,} texts {verb} longer and {verb} truncated."
     )
+
+
+def _check_windows(runner: Runner, texts: list[Any]) -> None:
+    """Raise if a text is longer than a window: its windows exit separately, and the search is about whole texts."""
+    chunks = runner.chunks(texts, quiet=True, title="Counting tokens")
+    long = sum(int((np.bincount(chunk.rows.group) > 1).sum()) for chunk in chunks)
+    if long:
+        raise BadInput(
+            f"{long:,} of the {len(texts):,} texts are longer than the model and would be read in several windows, "
+            "which `adapt` does not support; split them, for example into paragraphs."
+        )
 
 
 def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None) -> UserTexts:
@@ -202,7 +216,7 @@ def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None)
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:
     """Return the names of the text columns; raise if the model expects pairs and gets single texts, or vice versa."""
-    pairs = not isinstance(splits.training[0], str)
+    pairs = not isinstance(splits.training[0], str) and not model.config.answer_type.has_windows
     if model.config.reads_pairs not in (None, pairs):
         actual, expected = ("pairs", "single texts") if pairs else ("single texts", "pairs")
         raise BadInput(f"{data.name} contains {actual}, but the model was trained on {expected}.")

@@ -1,9 +1,9 @@
 """Token classification: names, personal data or other tags, decoded into entities with character offsets.
 
-A text is encoded into rows whose tokens are marked by word (`token_rows.py`), the logits of its tokens are summarized at
-every exit (`token_summary.py`), and words with the same type are joined into entities (`token_entities.py`) exactly as
-transformers' `TokenClassificationPipeline` does. A text exits as a whole, when its least certain word is certain enough
-(SENTEE, Li et al., ACL 2021).
+A text is encoded into rows whose tokens are marked by word (`token_rows.py`), the logits of its tokens are summarized
+at every exit (`token_summary.py`), and words with the same type are joined into entities (`token_entities.py`) exactly
+as transformers' `TokenClassificationPipeline` does. A text exits as a whole, when its least certain word is certain
+enough (SENTEE, Li et al., ACL 2021).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.answers.answer import Answers, Decoding, Endpoint, ModelCard, RowOutputs
-from offramp.answers.answer_type import AnswerType, Array, Encoder, RowPrediction
+from offramp.answers.answer_type import LOG_ODDS_EPS, AnswerType, Array, Encoder, RowPrediction
 from offramp.answers.single_label import divergence
 from offramp.answers.token_entities import add_characters, find_entities, lost_fraction, objects
 from offramp.answers.token_rows import AGGREGATIONS, TokenEncoder, text_of
@@ -26,9 +26,9 @@ from offramp.answers.token_scores import scores_by_type
 from offramp.answers.token_summary import (
     CONFIDENCE,
     ENTROPY,
+    JOINT,
     LABELS,
     MARGIN,
-    POSITIONS,
     WIDTH,
     default_marks,
     summarize_tokens,
@@ -63,7 +63,7 @@ class TokenClassification(AnswerType):
     default_max_length: ClassVar[int | None] = 128
     truncation_note: ClassVar[str] = "longer texts are read in windows"
     submission_formats: ClassVar[tuple[str, ...]] = ()
-    fields: ClassVar[Mapping[str, str]] = {"entities": "objects", "score": "float", "exit_layer": "int"}
+    fields: ClassVar[Mapping[str, str]] = {"entities": "json", "score": "float", "exit_layer": "int"}
     card: ClassVar[ModelCard] = ModelCard(
         "token-classification",
         "Token classification with early exits",
@@ -171,7 +171,7 @@ print(tag("a text"))""",
     def differ(self, answers: Array, others: Array, tolerance: float | None = None) -> NDArray[np.bool_]:
         """Return the texts with other entities; for labels of words, with another label."""
         different = np.asarray(answers != others, dtype=bool)
-        return different.any(-1) if different.ndim > 1 else different
+        return np.asarray(different.any(-1)) if different.ndim > 1 else different
 
     def lost(self, answers: Array, others: Array) -> NDArray[np.float64]:
         """Return the fraction of the others' entities that are missing; NaN for texts without entities."""
@@ -244,6 +244,10 @@ print(tag("a text"))""",
     def margin(self, logits: Tensor) -> Tensor:
         """Return the smallest margin of a word over the runner-up."""
         return logits[:, MARGIN]
+
+    def log_odds(self, logits: Tensor, memory: Mapping[str, Tensor] | None) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the log-odds of all labels being right, if the words were independent."""
+        return torch.logit(logits[:, JOINT].exp(), eps=LOG_ODDS_EPS), {}
 
     # -- training: one classification per word ---------------------------------------------------------
 

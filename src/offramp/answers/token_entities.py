@@ -41,7 +41,12 @@ class TokenAnswers(Answers):
     tokens: Array  # (texts,), of tuples with the position of each entity's first token; used without aggregation
     lowest: NDArray[np.float64]  # (texts,), probability of the least certain word
     texts: Array  # (texts,), or of None if the texts are not known
-    key: str  # "entity_group", or "entity" without aggregation
+    aggregation: str  # the strategy
+
+    @property
+    def key(self) -> str:
+        """The name of an entity's type in `entities`, as in transformers' pipeline."""
+        return "entity" if self.aggregation == "none" else "entity_group"
 
     def __iter__(self) -> Iterator[Answer]:
         rows = zip(self.spans, self.scores, self.tokens, self.lowest.tolist(), self.texts, self.layer, strict=True)
@@ -127,7 +132,7 @@ def find_entities(
         objects(tokens),
         np.minimum.reduceat(logits[:, CONFIDENCE].astype(np.float64), bounds) if count else np.empty(0),
         objects([None] * count if examples is None else [text_of(example) for example in examples]),
-        "entity" if single else "entity_group",
+        options["aggregation"],
     )
 
 

@@ -99,9 +99,9 @@ class TokenEncoder:
         if len(windows) > len(texts):
             marks[~self._has_most_context(group, begin, end, first, used, row_of_token)] = 0
         table[1, target] = -marks if self.aggregation == "max" else marks
-        columns = [Ragged(row, lengths) for row in table]
+        tokens, word_marks, firsts, stops = (Ragged(row, lengths) for row in table)
         types = Ragged(np.full(table.shape[1], self.type_id, np.int32), lengths) if self.has_types else None
-        return EncodedRows(examples, columns[0], types, group, *columns[1:])
+        return EncodedRows(examples, tokens, types, group, word_marks, firsts, stops)
 
     def _tokenize(self, texts: list[str]) -> tuple[Ints, Ints, Ints, Ints]:
         """Return the ids of all tokens, their first characters and ends, and the number of tokens of each text."""
@@ -177,7 +177,7 @@ _NONE = (np.empty(0, np.int64),) * 3
 
 def _token_lengths(tokenizer: PreTrainedTokenizerBase) -> Ints | None:
     """Return the length of every token; None if the tokenizer has no prefix for the continuation of a word."""
-    backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+    backend: Any = tokenizer.backend_tokenizer
     if not getattr(backend.model, "continuing_subword_prefix", None):
         return None
     vocabulary = backend.get_vocab(with_added_tokens=True)

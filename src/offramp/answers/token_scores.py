@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["entity_f1", "entity_precision", "entity_recall", "scores_by_type"]

@@ -12,6 +12,7 @@ averaged; with negative marks the most certain token counts instead.
 |-----------|---------------------------------------------------------------------------------------|
 | `ENTROPY` | largest entropy of a word                                                               |
 | …         | smallest probability, and smallest margin over the runner-up, of a word               |
+| `JOINT`   | log-probability of all labels together                                                |
 | `LABELS`  | index of the label, at the position of the word's first token; −1 at other positions  |
 | `SCORES`  | its probability                                                                        |
 | `BEGINS` … | first character of the word, and the end of the word: 0 before `locate`               |
@@ -27,6 +28,7 @@ __all__ = [
     "CONFIDENCE",
     "ENDS",
     "ENTROPY",
+    "JOINT",
     "LABELS",
     "MARGIN",
     "POSITIONS",
@@ -36,10 +38,11 @@ __all__ = [
     "summarize_tokens",
 ]
 
+MIN_PROBABILITY = 1e-6
 POSITIONS = 256  # maximum number of tokens in a window
 
-ENTROPY, CONFIDENCE, MARGIN = range(3)
-LABELS, SCORES, BEGINS, ENDS = (slice(3 + POSITIONS * i, 3 + POSITIONS * (i + 1)) for i in range(4))
+ENTROPY, CONFIDENCE, MARGIN, JOINT = range(4)
+LABELS, SCORES, BEGINS, ENDS = (slice(4 + POSITIONS * i, 4 + POSITIONS * (i + 1)) for i in range(4))
 WIDTH = ENDS.stop
 
 
@@ -57,7 +60,7 @@ def summarize_tokens(logits: Tensor, marks: Tensor) -> Tensor:
     positions = torch.arange(length, device=logits.device)
     first = marks.abs() - 1  # position of the first token of the word
     is_first = first == positions
-    if bool(((first >= 0) & ~is_first).any()):
+    if not marks.is_meta and bool(((first >= 0) & ~is_first).any()):  # on "meta", operations are only counted
         probabilities = _join_pieces(probabilities, marks, first.clamp_min(0))
     top, indices = probabilities.topk(2, dim=-1)
     best, label = top[..., 0], indices[..., 0]
@@ -66,9 +69,10 @@ def summarize_tokens(logits: Tensor, marks: Tensor) -> Tensor:
         entropy.masked_fill(~is_first, 0).amax(1),
         best.masked_fill(~is_first, 1).amin(1),
         margin.masked_fill(~is_first, 1).amin(1),
+        best.clamp_min(MIN_PROBABILITY).log().masked_fill(~is_first, 0).sum(1),
     ]
     summary = logits.new_zeros((rows, WIDTH), dtype=torch.float32)
-    summary[:, :3] = torch.stack(certainty, 1)
+    summary[:, : JOINT + 1] = torch.stack(certainty, 1)
     used = min(length, POSITIONS)
     summary[:, LABELS] = -1
     summary[:, LABELS.start : LABELS.start + used] = label.masked_fill(~is_first, -1)[:, :used].float()

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from offramp.data.entities import Entities, Span, entities_of_tags, tags_for
-from offramp.data.reading import Source, Text, check_utf8, numbered_lines, open_source, read_column_names, read_records
-from offramp.data.source import source_parts
+from offramp.data.reading import Source, Text, check_utf8, read_column_names, read_records
+from offramp.data.source import numbered_lines, open_source, source_parts
 from offramp.errors import BadInput
 
 __all__ = ["TaggedRows", "is_tagged", "looks_like_conll", "read_tagged", "tagged_columns", "tagged_from_rows"]
@@ -24,7 +25,7 @@ __all__ = ["TaggedRows", "is_tagged", "looks_like_conll", "read_tagged", "tagged
 TAG_COLUMNS = ("ner_tags", "tags", "labels")
 SPAN_COLUMNS = ("spans", "entities")
 TEXT_COLUMNS = ("text", "full_text", "sentence")
-KEYS = {"type": ("entity_type", "label", "type", "entity_group")}
+KEYS: dict[str, tuple[str, ...]] = {"type": ("entity_type", "label", "type", "entity_group")}
 KEYS |= {"start": ("start_position", "start"), "end": ("end_position", "end")}
 TAG = re.compile(r"O|[BI]-\S+")
 DOCUMENT_START = "-DOCSTART-"
@@ -70,7 +71,7 @@ class _Reader:
     def add_text(self, line: int, text: str, spans: Iterable[Span]) -> None:
         """Add a text with spans, which are extended to whole words."""
         ordered = sorted((self._whole_words(text, span) for span in spans), key=lambda span: span[1:])
-        for (kind, _, end), (other, start, _) in zip(ordered, ordered[1:], strict=False):
+        for (kind, _, end), (other, start, _) in itertools.pairwise(ordered):
             if start < end:
                 raise self.source.error_at(line, f"the entities {kind} and {other} overlap at character {start}.")
         self._add(line, text, ordered)

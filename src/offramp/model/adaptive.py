@@ -17,7 +17,6 @@ import transformers
 from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
-    AutoModel,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )

@@ -62,7 +62,7 @@ def imitate(
 
     def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
         examples = torch.from_numpy(states.rows[batch]).to(device)
-        soft = answer_type.imitation_loss(logits, states.teacher[batch].to(device), examples)
+        soft = answer_type.imitation_loss(logits, states.teacher_of(batch).to(device), examples)
         if labels is None or not label_weight:
             return soft
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
@@ -88,9 +88,11 @@ def imitate(
             warmup = min(1.0, (step + 1) / max(1, options.warmup * steps))
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
-            encoder_states = zip(heads, states.encoder_states(batch, device), strict=True)
+            encoder_states = states.encoder_states(batch, device)
             with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-                logits = [head(head.features(state)) for head, state in encoder_states]
+                logits = [head(head.features(state)) for head, state in zip(heads, encoder_states, strict=True)]
+            if answer_type.per_token:
+                logits = [output[encoder_states[0].real] for output in logits]
             loss = torch.stack([head_loss(output.float(), batch) for output in logits]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.core.machine import half_precision
+from offramp.core.stepper import ExitOutput
 from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.errors import BadInput
@@ -36,12 +37,27 @@ class States:
 
     values: NDArray[np.float16]  # (tokens, early exits, hidden size)
     lengths: NDArray[np.int64]  # (rows,)
-    teacher: Tensor  # (rows, classes), logits of the last exit or of another model
+    teacher: Tensor  # (rows, classes), logits of the last exit or of another model; per-token: (tokens, labels)
     rows: NDArray[np.int64]  # (rows,), index of each row's example
+    summaries: Tensor | None = None  # (rows, columns), the last exit's outputs of per-token answer types
+
+    @property
+    def outputs(self) -> Tensor:
+        """The outputs of the last exit, (rows, columns)."""
+        return self.teacher if self.summaries is None else self.summaries
 
     def with_teacher(self, logits: Tensor) -> States:
         """Return the same states with another model's logits."""
         return replace(self, teacher=logits)
+
+    def teacher_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return the teacher's logits of these rows, or of all their tokens."""
+        if self.summaries is None:
+            return self.teacher[rows]
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        tokens = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+        return self.teacher[torch.from_numpy(tokens)]
 
     def encoder_states(self, rows: NDArray[np.int64], device: torch.device | str = "cpu") -> list[EncoderState]:
         """Return the inputs of the early exits' heads for these rows, shallow to deep."""
@@ -59,24 +75,29 @@ def record_states(model: AdaptiveModel, texts: Sequence[Text], folder: Path, qui
     """Run the encoder over the texts once and store the states in `folder`; `quiet`: do not report truncated texts."""
     model = _in_half_precision(model)
     runner, points = model.runner(), model.exits.points
-    file, lengths, teacher, rows = folder / "states", [], [], []
+    file, lengths, teacher, rows, summaries = folder / "states", [], [], [], []
+    per_token = model.config.answer_type.per_token
     with writing(file), file.open("wb") as out:
         for chunk in runner.chunks(texts, quiet=quiet, title="Running the encoder"):
             _check_disk_space(folder, chunk, bytes_per_token(model))
-            chunk_logits = []
+            chunk_logits, chunk_outputs = [], []
             with runner.stepper.inference_mode():
                 for batch in chunk.batches():
-                    values, real, logits = _layer_states(model, batch)
+                    values, real, output = _layer_states(model, batch)
                     values[real].tofile(out)
                     lengths.append(real.sum(1))
-                    chunk_logits.append(logits)
+                    logits = output.raw.float().cpu()
+                    chunk_logits.append(logits[torch.from_numpy(real)] if per_token else logits)
+                    chunk_outputs.append(output.logits.float().cpu())
             teacher.append(torch.cat(chunk_logits))
             rows.append(chunk.rows.group[chunk.order] + chunk.offset)  # rows are stored in the order of the batches
-            _check_finite(teacher[-1], chunk)
+            summaries.append(torch.cat(chunk_outputs))
+            _check_finite(summaries[-1], chunk)
     row_lengths = np.concatenate(lengths)
     shape = (int(row_lengths.sum()), len(points) - 1, model.config.hidden_size)
     values = np.memmap(file, np.float16, "r", shape=shape)
-    return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows))
+    outputs = torch.cat(summaries) if per_token else None
+    return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows), outputs)
 
 
 def bytes_per_token(model: AdaptiveModel) -> int:
@@ -94,8 +115,8 @@ def _in_half_precision(model: AdaptiveModel) -> AdaptiveModel:
     return half
 
 
-def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDArray[np.bool_], Tensor]:
-    """Return the early exits' states (rows, tokens, exits, hidden size), the token mask, and the last exit's logits."""
+def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16], NDArray[np.bool_], ExitOutput]:
+    """Return the early exits' states (rows, tokens, exits, hidden size), the token mask, and the last exit's output."""
     stepper, family = model.stepper, model.config.family
     *early, last = stepper.exits
     state, states = stepper.embed(batch), []
@@ -104,7 +125,7 @@ def _layer_states(model: AdaptiveModel, batch: Any) -> tuple[NDArray[np.float16]
         states.append(state.hidden.clamp(-MAX_FLOAT16, MAX_FLOAT16).half())
     real = state.real.cpu().numpy()
     _, output = stepper.advance(state, last)
-    return torch.stack(states, 2).cpu().numpy(), real, output.logits.float().cpu()
+    return torch.stack(states, 2).cpu().numpy(), real, output
 
 
 def _check_disk_space(folder: Path, chunk: Any, bytes_per_token: int) -> None:

@@ -1,0 +1,137 @@
+"""Token classification with early exits: CoNLL-2003, personal data, and a tagger without labels.
+
+    python benchmarks/tokens.py train MiniLM --encoder all-MiniLM-L6-v2 --data DATA --work WORK --set conll
+
+DATA is a folder with CoNLL2003 and PII. Each step writes a record into `benchmarks/results/tokens`; a step whose
+record exists is skipped (`--again` repeats it). `write_tokens.py` turns the records into a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import offramp
+from offramp.core.machine import cpu_name
+from offramp.data.table import Columns, Table, read_table
+
+RESULTS = Path(__file__).parent / "results" / "tokens"
+SEED = 0
+
+
+def read_set(name: str, data: Path) -> dict[str, Table]:
+    """Return the training, development and test texts with their entities."""
+    if name == "conll":
+        files = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
+        return {split: read_table(str(data / "CoNLL2003" / file), Columns()) for split, file in files.items()}
+    table = read_table(str(data / "PII" / "synth_dataset_v2.json"), Columns())
+    order = list(range(len(table.texts)))
+    random.Random(SEED).shuffle(order)
+    parts = {"train": order[:900], "dev": order[900:1050], "test": order[1050:]}
+    return {split: _part(table, rows) for split, rows in parts.items()}
+
+
+def _part(table: Table, rows: list[int]) -> Table:
+    texts, labels = [table.texts[row] for row in rows], [table.labels[row] for row in rows]
+    return Table(table.name, texts, labels, [table.lines[row] for row in rows], table.label_names)
+
+
+def write_files(tables: dict[str, Table], folder: Path) -> dict[str, str]:
+    """Write each split as JSON lines; return the file names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for split, table in tables.items():
+        rows = []
+        for text, entities in zip(table.texts, table.labels, strict=True):
+            if isinstance(text, str):
+                spans = [{"label": kind, "start": start, "end": end} for kind, start, end in entities]
+                rows.append({"text": text, "spans": spans})
+            else:
+                rows.append({"tokens": list(text), "ner_tags": tags_of(text, entities)})
+        files[split] = str(folder / f"{split}.jsonl")
+        Path(files[split]).write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return files
+
+
+def tags_of(words: Any, entities: Any) -> list[str]:
+    """Return the tag of each word."""
+    tags, start = [], 0
+    for word in words:
+        tag = next((e for e in entities if e[1] <= start < e[2]), None)
+        tags.append("O" if tag is None else f"{'B' if tag[1] == start else 'I'}-{tag[0]}")
+        start += len(word) + 1
+    return tags
+
+
+def step(name: str, again: bool, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of a step; run it if there is none."""
+    file = RESULTS / f"{name}.json"
+    if file.is_file() and not again:
+        return dict(json.loads(file.read_text("utf-8")))
+    start = time.time()
+    record = run()
+    record |= {
+        "seconds": round(time.time() - start, 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "offramp": offramp.__version__,
+        "machine": cpu_name(),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return record
+
+
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tune an encoder with a head per token after its last layer."""
+    tables = read_set(args.set, args.data)
+    files = write_files(tables, args.work / args.set)
+    output = args.work / f"{args.name}-{args.set}"
+    result = offramp.train(
+        args.encoder,
+        output=output,
+        train_file=files["train"],
+        dev_file=files["dev"],
+        recipe="plain",
+        epochs=args.epochs,
+        learning_rate=args.learning_rate,
+        batch_size=args.batch,
+        max_length=128,
+        calibration_split=0,
+        bf16=args.bf16,
+        train_rows=args.rows,
+        resume=output.exists(),
+    )
+    return {"dev": result.dev, "epochs": args.epochs, "learning_rate": args.learning_rate, "rows": args.rows}
+
+
+STEPS = {"train": train}
+
+
+def main() -> None:
+    """Parse the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("name", help="of the model in the records, such as MiniLM")
+    parser.add_argument("--set", choices=("conll", "pii"), default="conll")
+    parser.add_argument("--encoder")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the models")
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--rows", type=int, help="training texts (default: all)")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--bf16", action="store_true", help="bfloat16, faster where the CPU has it")
+    parser.add_argument("--again", action="store_true")
+    args = parser.parse_args()
+    record = step(f"{args.step}-{args.name}-{args.set}", args.again, lambda: STEPS[args.step](args))
+    print(json.dumps(record, indent=1)[:2000])
+
+
+if __name__ == "__main__":
+    main()
