@@ -17,12 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 import offramp
+from offramp.answers import TOKEN
+from offramp.answers.token_rows import text_of
+from offramp.answers.token_scores import entity_f1, scores_by_type
 from offramp.core.machine import cpu_name
 from offramp.data.table import Columns, Table, read_table
+from offramp.training.imitation.new_exits import keep_exits
 
 RESULTS = Path(__file__).parent / "results" / "tokens"
 SEED = 0
+PASSES = 5
 
 
 def read_set(name: str, data: Path) -> dict[str, Table]:
@@ -110,7 +118,99 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     return {"dev": result.dev, "epochs": args.epochs, "learning_rate": args.learning_rate, "rows": args.rows}
 
 
-STEPS = {"train": train}
+def adapt(args: argparse.Namespace) -> dict[str, Any]:
+    """Add early exits to the tagger without labels, with a guarantee about texts with other entities."""
+    tables = read_set(args.set, args.data)
+    file = args.work / args.set / "texts.jsonl"
+    texts = [text for split in ("train", "dev") for text in tables[split].texts]
+    if args.texts:
+        random.Random(SEED).shuffle(texts)
+    rows = [{"tokens": list(text)} if not isinstance(text, str) else {"tokens": text} for text in texts[: args.texts]]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    output = args.work / f"{args.name}-{args.set}-fast"
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    result = offramp.adapt(
+        tagger,
+        file,
+        text_column="tokens",
+        output=output,
+        risk=args.risk,
+        backend="onnx",
+        threads=1,
+        epochs=args.head_epochs,
+        variations=args.variations,
+        resume=(args.work / f".{output.name}.adapting").exists(),
+        overwrite=output.exists(),
+        ledger=args.work / "tests.jsonl",
+    )
+    return {
+        "texts": len(rows),
+        "risk": args.risk,
+        "holds": bool(result),
+        "sentence": result.guarantee or result.reason,
+        "layers": list(result.layers),
+        "speedup": result.speedup,
+        "speedup_over_int8": result.speedup_over_int8,
+        "measured": result.measured,
+    }
+
+
+def check(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare the adapted tagger with its full model on the test texts: entities, F1, seconds."""
+    tables = read_set(args.set, args.data)
+    test = tables["test"]
+    texts, golds = test.texts[: args.texts], TOKEN.label_array(test.labels[: args.texts])
+    fast = offramp.load(args.work / f"{args.name}-{args.set}-fast", backend="onnx", threads=1)
+    plain = args.tagger or args.work / f"{args.name}-{args.set}"
+    full = offramp.AdaptiveModel.from_pretrained(args.work / f"{args.name}-{args.set}-fast").runner()
+    exported = args.work / f"{args.name}-{args.set}-int8"
+    if not exported.exists():
+        model = offramp.AdaptiveModel.from_pretrained(full.name)
+        keep_exits(model, [model.config.num_layers]).save_pretrained(exported, exports=False)
+        offramp.export(exported, texts=[text_of(text) for text in tables["dev"].texts[:256]], backend="onnx")
+    int8 = offramp.load(exported, backend="onnx", threads=1)
+    torch.set_num_threads(1)
+    answers = {
+        "full": full.answer(texts, policy="never"),
+        "fast": fast.answer(texts),
+        "int8": int8.answer(texts, policy="never"),
+    }
+    expected = answers["full"].values
+    lines = {}
+    for name, answer in answers.items():
+        lost = TOKEN.lost(answer.values, expected)
+        lines[name] = {
+            "f1": entity_f1(answer.values, golds) if args.tagger is None else None,
+            "other_entities": int(TOKEN.differ(answer.values, expected).sum()),
+            "lost_on_average": float(np.nanmean(lost)),
+            "mean_layers": float(answer.layer.mean()),
+        }
+    by_type = scores_by_type(answers["fast"].values, golds) if args.tagger is None else {}
+    return {
+        "texts": len(texts),
+        "entities": int(sum(map(len, expected))),
+        "results": lines,
+        "by_type": by_type,
+        "policy": str(fast.config.exit_policy),
+        "precision": {"fast": fast.dtype, "int8": int8.dtype},
+        "seconds_per_text": _time({"fast": fast, "int8": int8}, texts[: args.timed]),
+        "timed": len(texts[: args.timed]),
+        "tagger": Path(plain).name,
+    }
+
+
+def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
+    """Return CPU seconds per text of several passes, interleaved."""
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(PASSES):
+        for name, runner in runners.items():
+            start = time.process_time()
+            runner.answer(texts, policy=None if name == "fast" else "never")
+            seconds[name].append((time.process_time() - start) / len(texts))
+    return seconds
+
+
+STEPS = {"train": train, "adapt": adapt, "check": check}
 
 
 def main() -> None:
@@ -127,6 +227,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--bf16", action="store_true", help="bfloat16, faster where the CPU has it")
+    parser.add_argument("--tagger", type=Path, help="adapt this tagger instead of a trained one")
+    parser.add_argument("--texts", type=int, help="number of texts (default: all)")
+    parser.add_argument("--timed", type=int, default=1000, help="number of test texts that are timed")
+    parser.add_argument("--risk", type=float, default=0.02)
+    parser.add_argument("--head-epochs", type=float, help="for training the exits")
+    parser.add_argument("--variations", type=int)
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
     record = step(f"{args.step}-{args.name}-{args.set}", args.again, lambda: STEPS[args.step](args))

@@ -155,6 +155,7 @@ LEVELS = [
         "data.reading",
         "data.questions",
         "data.rankings",
+        "data.entities",
         "data.hashes",
     },
     {"answers", "model.class_table"},

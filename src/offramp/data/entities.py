@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["OUTSIDE", "Entities", "Span", "entities_of_tags", "join_words", "split_tag", "tags_for", "word_spans"]
+__all__ = ["OUTSIDE", "Entities", "EntitySpan", "entities_of_tags", "join_words", "split_tag", "tags_for", "word_spans"]
 
 OUTSIDE = "O"  # the tag of words outside of entities
 
-Span = tuple[str, int, int]
+EntitySpan = tuple[str, int, int]
 """The type of an entity, its first character and its end."""
 
 
-class Entities(tuple[Span, ...]):
+class Entities(tuple[EntitySpan, ...]):
     """The entities of a text in order, with all tags of the data; equal if the entities are equal."""
 
     tags: tuple[str, ...]
 
-    def __new__(cls, spans: Iterable[Span], tags: Sequence[str] = ()) -> Entities:
+    def __new__(cls, spans: Iterable[EntitySpan], tags: Sequence[str] = ()) -> Entities:
         """Return the entities, sorted by position."""
         entities = super().__new__(cls, sorted(spans, key=lambda span: (span[1], span[2], span[0])))
         entities.tags = tuple(tags)
         return entities
 
-    def __reduce__(self) -> tuple[type, tuple[tuple[Span, ...], tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[type, tuple[tuple[EntitySpan, ...], tuple[str, ...]]]:
         """Return how to pickle the entities."""
         return Entities, (tuple(self), self.tags)
 
@@ -51,12 +51,12 @@ def word_spans(words: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
-def entities_of_tags(words: Sequence[str], tags: Sequence[str]) -> tuple[list[Span], int]:
+def entities_of_tags(words: Sequence[str], tags: Sequence[str]) -> tuple[list[EntitySpan], int]:
     """Return the entities of tagged words, and the number of repaired tags.
 
     An I tag that does not continue an entity of its type starts one, as in seqeval's default mode.
     """
-    entities: list[Span] = []
+    entities: list[EntitySpan] = []
     repaired, previous = 0, OUTSIDE
     has_prefixes = any(tag.startswith(("B-", "I-")) for tag in tags)
     for (start, end), tag in zip(word_spans(words), tags, strict=True):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.data.entities import Entities, Span, entities_of_tags, tags_for
+from offramp.data.entities import Entities, EntitySpan, entities_of_tags, tags_for
 from offramp.data.reading import Source, Text, check_utf8, read_column_names, read_records
 from offramp.data.source import numbered_lines, open_source, source_parts
 from offramp.errors import BadInput
@@ -51,7 +51,7 @@ class _Reader:
     source: Source
     names: Sequence[str] | None = None  # of a dataset's classes
     texts: list[Text] = field(default_factory=list)
-    spans: list[list[Span]] = field(default_factory=list)
+    spans: list[list[EntitySpan]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     tags: dict[str, None] = field(default_factory=dict)  # that occur, in order
     repaired: int = 0
@@ -68,7 +68,7 @@ class _Reader:
         self.tags.update(dict.fromkeys(tags))
         self._add(line, tuple(words), spans)
 
-    def add_text(self, line: int, text: str, spans: Iterable[Span]) -> None:
+    def add_text(self, line: int, text: str, spans: Iterable[EntitySpan]) -> None:
         """Add a text with spans, which are extended to whole words."""
         ordered = sorted((self._whole_words(text, span) for span in spans), key=lambda span: span[1:])
         for (kind, _, end), (other, start, _) in itertools.pairwise(ordered):
@@ -96,14 +96,14 @@ class _Reader:
         labels = [Entities(spans, tags) for spans in self.spans]
         return TaggedRows(self.texts, labels, self.lines, tags, tuple(notes))
 
-    def _add(self, line: int, text: Text, spans: Iterable[Span]) -> None:
+    def _add(self, line: int, text: Text, spans: Iterable[EntitySpan]) -> None:
         for part in (text,) if isinstance(text, str) else text:
             check_utf8(self.source, line, part)
         self.texts.append(text)
         self.spans.append(list(spans))
         self.lines.append(line)
 
-    def _whole_words(self, text: str, span: Span) -> Span:
+    def _whole_words(self, text: str, span: EntitySpan) -> EntitySpan:
         kind, start, end = span
         while start > 0 and WORD_CHARACTER.match(text[start - 1]) and WORD_CHARACTER.match(text[start]):
             start -= 1
@@ -239,7 +239,7 @@ def _words_and_tags(reader: _Reader, line: int, words: list[Any], tags: list[Any
     return words, names
 
 
-def _spans(source: Source, line: int, text: str, spans: Any) -> Iterator[Span]:
+def _spans(source: Source, line: int, text: str, spans: Any) -> Iterator[EntitySpan]:
     for span in spans or ():
         if not isinstance(span, Mapping):
             raise source.error_at(line, f"an entity is {span!r:.40}, expected an object with type, start and end.")
