@@ -178,8 +178,6 @@ def _set_max_length(model: AdaptiveModel, max_length: int | None) -> int | None:
 def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     """Return a sentence with the maximum length and the number of texts that are truncated."""
     runner, texts = model.runner(), [*splits.training, *splits.selection, *splits.test]
-    if model.config.answer_type.has_windows:
-        _check_windows(runner, texts)
     truncated = sum(chunk.rows.truncated for chunk in runner.chunks(texts, quiet=True, title="Counting tokens"))
     limit = f"The maximum length is {runner.limit:,} tokens"
     if not truncated:
@@ -191,15 +189,23 @@ def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     )
 
 
-def _check_windows(runner: Runner, texts: list[Any]) -> None:
-    """Raise if a text is longer than a window: its windows exit separately, and the search is about whole texts."""
-    chunks = runner.chunks(texts, quiet=True, title="Counting tokens")
-    long = sum(int((np.bincount(chunk.rows.group) > 1).sum()) for chunk in chunks)
-    if long:
-        raise BadInput(
-            f"{long:,} of the {len(texts):,} texts are longer than the model and would be read in several windows, "
-            "which `adapt` does not support; split them, for example into paragraphs."
-        )
+def _without_long_texts(texts: UserTexts, runner: Runner) -> UserTexts:
+    """Return the texts without those that are read in several windows, which exit separately."""
+    counts = [
+        np.bincount(chunk.rows.group, minlength=len(chunk.examples))
+        for chunk in runner.chunks(texts.texts, quiet=True, title="Counting tokens")
+    ]
+    is_short = np.concatenate(counts) == 1
+    if is_short.all():
+        return texts
+    logger.warning(
+        "%d of %d texts are longer than %d tokens, so they are read in several windows. They are left out, and the "
+        "guarantee is not about such texts.",
+        (~is_short).sum(),
+        len(texts),
+        runner.limit,
+    )
+    return texts.take(np.flatnonzero(is_short))
 
 
 def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None) -> UserTexts:
@@ -211,7 +217,9 @@ def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None)
     texts, groups = data.read_with_groups(model.config.inputs, group_column)
     if not texts:
         raise BadInput(f"{data.name} contains no texts.")
-    return UserTexts(texts, groups, normalizer(model.tokenizer), model.config.answer_type.identify)
+    answer_type = model.config.answer_type
+    user_texts = UserTexts(texts, groups, normalizer(model.tokenizer), answer_type.identify)
+    return _without_long_texts(user_texts, model.runner()) if answer_type.has_windows else user_texts
 
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:

@@ -251,6 +251,8 @@ def _load_custom(options: DataOptions, config: AdaptiveConfig, split: str) -> Ta
         raise BadInput("No data: pass `texts=`, `dataset=`, or `task=` with `data_dir=`.")
     task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
     columns = _columns(options, config)
+    if options.file is not None and options.source.format == "conll" and config.answer_type is not TOKEN:
+        raise BadInput(f"{options.file} has labelled entities, but the model is for {config.answer_type.title}.")
     if config.answer_type is TOKEN and options.file is not None and is_tagged(options.source):
         return TaskRows(options.file, task, label_rows(read_table(options.file, columns, options.input_format), task))
     if config.answer_type is RANKING and options.file is not None:

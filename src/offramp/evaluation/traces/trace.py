@@ -208,8 +208,16 @@ class Trace:
     def replay(self, policy: Policy) -> Replayed:
         """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
-        answers = self._answers(outputs.logits)
+        if self.group is None and self.answer_type.has_windows:  # decoded once per exit
+            answers = self._answers_per_exit[outputs.exit - 1, np.arange(self.rows)]
+        else:
+            answers = self._answers(outputs.logits)
         return Replayed(outputs.exit, outputs.layer, answers)
+
+    @cached_property
+    def _answers_per_exit(self) -> Array:
+        """The predictions of every exit, (exits, rows)."""
+        return np.stack([self.answers_at(index) for index in range(len(self.points))])
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """Return the outputs of all rows under a policy."""
