@@ -122,9 +122,9 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     """Add early exits to the tagger without labels, with a guarantee about texts with other entities."""
     tables = read_set(args.set, args.data)
     file = args.work / args.set / "texts.jsonl"
-    texts = [text for split in ("train", "dev") for text in tables[split].texts]
-    if args.texts:
-        random.Random(SEED).shuffle(texts)
+    train = list(tables["train"].texts)
+    random.Random(SEED).shuffle(train)
+    texts = [*tables["dev"].texts, *train]  # the tagger was not trained on the development texts
     rows = [{"tokens": list(text)} if not isinstance(text, str) else {"tokens": text} for text in texts[: args.texts]]
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     output = args.work / f"{args.name}-{args.set}-fast"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ def entity_recall(answers: Array, labels: Array) -> float:
     return _scores(_count(answers, labels))["recall"]
 
 
-def scores_by_type(answers: Array, labels: Sequence[Any]) -> dict[str, dict[str, float]]:
+def scores_by_type(answers: Any, labels: Any) -> dict[str, dict[str, float]]:
     """Return precision, recall, F1 and the number of labelled entities of each type."""
     correct, predicted, labelled = Counter[str](), Counter[str](), Counter[str]()
     for found, expected in zip(answers, labels, strict=True):
