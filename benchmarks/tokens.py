@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -122,11 +123,8 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     """Add early exits to the tagger without labels, with a guarantee about texts with other entities."""
     tables = read_set(args.set, args.data)
     file = args.work / args.set / "texts.jsonl"
-    train = list(tables["train"].texts)
-    random.Random(SEED).shuffle(train)
-    texts = [*tables["dev"].texts, *train]  # the tagger was not trained on the development texts
-    rows = [{"tokens": list(text)} if not isinstance(text, str) else {"tokens": text} for text in texts[: args.texts]]
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    texts = unlabelled(tables)[: args.texts]
+    write_texts(file, texts)
     output = args.work / f"{args.name}-{args.set}-fast"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
     result = offramp.adapt(
@@ -144,7 +142,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         ledger=args.work / "tests.jsonl",
     )
     return {
-        "texts": len(rows),
+        "texts": len(texts),
         "risk": args.risk,
         "holds": bool(result),
         "sentence": result.guarantee or result.reason,
@@ -155,14 +153,49 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def unlabelled(tables: dict[str, Table]) -> list[Any]:
+    """Return the development and training texts, in a fixed order."""
+    train = list(tables["train"].texts)
+    random.Random(SEED).shuffle(train)
+    return [*tables["dev"].texts, *train]
+
+
+def write_texts(file: Path, texts: list[Any]) -> None:
+    """Write texts or lists of words as JSON lines."""
+    rows = [{"tokens": text if isinstance(text, str) else list(text)} for text in texts]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+
+
+def calibrate(args: argparse.Namespace) -> dict[str, Any]:
+    """Calibrate a copy of the adapted tagger on texts that neither step used."""
+    source = args.work / f"{args.name}-{args.set}-fast"
+    folder = Path(f"{source}-{args.risk_type}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    shutil.copytree(source, folder)
+    file = args.work / args.set / "fresh.jsonl"
+    write_texts(file, unlabelled(read_set(args.set, args.data))[args.texts :])
+    result = offramp.calibrate(
+        folder,
+        texts=file,
+        text_column="tokens",
+        backend="onnx",
+        risk=args.risk,
+        risk_type=args.risk_type,
+        ledger=args.work / "tests.jsonl",
+    )
+    return {"risk": args.risk, "risk_type": args.risk_type, "holds": bool(result), "sentence": str(result)}
+
+
 def check(args: argparse.Namespace) -> dict[str, Any]:
     """Compare the adapted tagger with its full model on the test texts: entities, F1, seconds."""
     tables = read_set(args.set, args.data)
     test = tables["test"]
     texts, golds = test.texts[: args.texts], TOKEN.label_array(test.labels[: args.texts])
-    fast = offramp.load(args.work / f"{args.name}-{args.set}-fast", backend="onnx", threads=1)
+    folder = args.work / f"{args.name}-{args.set}-fast{f'-{args.risk_type}' if args.risk_type else ''}"
+    fast = offramp.load(folder, backend="onnx", threads=1)
     plain = args.tagger or args.work / f"{args.name}-{args.set}"
-    full = offramp.AdaptiveModel.from_pretrained(args.work / f"{args.name}-{args.set}-fast").runner()
+    full = offramp.AdaptiveModel.from_pretrained(folder).runner()
     exported = args.work / f"{args.name}-{args.set}-int8"
     if not exported.exists():
         model = offramp.AdaptiveModel.from_pretrained(full.name)
@@ -210,7 +243,7 @@ def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
     return seconds
 
 
-STEPS = {"train": train, "adapt": adapt, "check": check}
+STEPS = {"train": train, "adapt": adapt, "calibrate": calibrate, "check": check}
 
 
 def main() -> None:
@@ -230,12 +263,14 @@ def main() -> None:
     parser.add_argument("--tagger", type=Path, help="adapt this tagger instead of a trained one")
     parser.add_argument("--texts", type=int, help="number of texts (default: all)")
     parser.add_argument("--timed", type=int, default=1000, help="number of test texts that are timed")
+    parser.add_argument("--risk-type", choices=("disagreement", "lost"), help="of a calibrated copy")
     parser.add_argument("--risk", type=float, default=0.02)
     parser.add_argument("--head-epochs", type=float, help="for training the exits")
     parser.add_argument("--variations", type=int)
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
-    record = step(f"{args.step}-{args.name}-{args.set}", args.again, lambda: STEPS[args.step](args))
+    kind = f"-{args.risk_type}" if args.risk_type else ""
+    record = step(f"{args.step}-{args.name}-{args.set}{kind}", args.again, lambda: STEPS[args.step](args))
     print(json.dumps(record, indent=1)[:2000])
 
 
