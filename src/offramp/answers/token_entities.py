@@ -112,7 +112,7 @@ def find_entities(
     label, begin, end, example = (part.astype(np.int64) for part in (label, begin, end, group[rows]))
     single = options["aggregation"] == "none"
     starts = np.arange(len(label)) if single else _starts(label, example, labels)
-    stops = np.append(starts[1:], len(label))
+    stops = np.append(starts[1:], len(label)) if len(starts) else starts
     means = np.add.reduceat(score.astype(np.float64), starts) / (stops - starts) if len(starts) else score
     names = list(labels) if single else [label.split("-", 1)[-1] for label in labels]
     is_entity = np.array([name != OUTSIDE for name in names], dtype=bool)[label[starts]]

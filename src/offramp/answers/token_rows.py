@@ -129,9 +129,10 @@ class TokenEncoder:
             return tokens
         text_of_token = np.repeat(np.arange(len(texts)), counts)
         word = np.cumsum(~self._continues(texts, ids, begins, ends, text_of_token))
+        stops = np.cumsum(counts)
         for text, example in enumerate(examples):
             if not isinstance(example, str) and counts[text]:
-                part = slice(int(counts[:text].sum()), int(counts[: text + 1].sum()))
+                part = slice(int(stops[text] - counts[text]), int(stops[text]))
                 word[part] = np.searchsorted([start for start, _ in word_spans(example)], begins[part], "right")
         is_first = np.concatenate([[True], (word[1:] != word[:-1]) | (text_of_token[1:] != text_of_token[:-1])])
         first = np.maximum.accumulate(np.where(is_first, tokens, 0))
