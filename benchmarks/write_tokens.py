@@ -47,7 +47,9 @@ def trained() -> list[str]:
         record = load(f"train-{name}-{data}") or {}
         f1 = record["dev"]["dev"][-1]["entity_f1"]
         lines.append(f"| {name} | {SETS[data]} | {record['rows'] or 'all'} | {record['epochs']:g} | {100 * f1:.1f} |")
-    return [*lines, ""]
+    records = [load(f"train-{name}-{data}") or {} for name, data in models("train")]
+    machines = "; ".join(sorted({f"{record['machine']}, {record['date'][:10]}" for record in records}))
+    return [*lines, "", f"Machine: {machines}.", ""]
 
 
 def adapted(name: str, data: str) -> list[str]:
