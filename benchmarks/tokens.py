@@ -26,7 +26,9 @@ from offramp.answers import TOKEN
 from offramp.answers.token_rows import text_of
 from offramp.answers.token_scores import entity_f1, scores_by_type
 from offramp.core.machine import cpu_name
+from offramp.data.hashes import hash_texts
 from offramp.data.table import Columns, Table, read_table
+from offramp.training.holdout import read_hashes
 from offramp.training.imitation.new_exits import keep_exits
 
 RESULTS = Path(__file__).parent / "results" / "tokens"
@@ -123,10 +125,10 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     """Add early exits to the tagger without labels, with a guarantee about texts with other entities."""
     tables = read_set(args.set, args.data)
     file = args.work / args.set / "texts.jsonl"
-    texts = unlabelled(tables)[: args.texts]
-    write_texts(file, texts)
-    output = args.work / f"{args.name}-{args.set}-fast"
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    texts = unlabelled(tables, tagger)[: args.texts]
+    write_texts(file, texts)
     result = offramp.adapt(
         tagger,
         file,
@@ -137,6 +139,8 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         threads=1,
         epochs=args.head_epochs,
         variations=args.variations,
+        int8=args.int8,
+        exits=args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")],
         resume=(args.work / f".{output.name}.adapting").exists(),
         overwrite=output.exists(),
         ledger=args.work / "tests.jsonl",
@@ -146,6 +150,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         "risk": args.risk,
         "holds": bool(result),
         "sentence": result.guarantee or result.reason,
+        "training": {"epochs": args.head_epochs, "variations": args.variations},
         "layers": list(result.layers),
         "speedup": result.speedup,
         "speedup_over_int8": result.speedup_over_int8,
@@ -153,11 +158,14 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def unlabelled(tables: dict[str, Table]) -> list[Any]:
-    """Return the development and training texts, in a fixed order."""
-    train = list(tables["train"].texts)
-    random.Random(SEED).shuffle(train)
-    return [*tables["dev"].texts, *train]
+def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
+    """Return the training texts that the tagger was not trained on, in a fixed order, then the others."""
+    hashes = read_hashes(tagger)
+    seen = set() if "train" not in hashes else set(hashes["train"].tolist())
+    texts = list(tables["train"].texts)
+    random.Random(SEED).shuffle(texts)
+    keys = hash_texts(texts).tolist()
+    return sorted(texts, key=dict(zip(texts, (key in seen for key in keys), strict=True)).get)
 
 
 def write_texts(file: Path, texts: list[Any]) -> None:
@@ -168,13 +176,14 @@ def write_texts(file: Path, texts: list[Any]) -> None:
 
 def calibrate(args: argparse.Namespace) -> dict[str, Any]:
     """Calibrate a copy of the adapted tagger on texts that neither step used."""
-    source = args.work / f"{args.name}-{args.set}-fast"
+    source = args.work / f"{args.name}-{args.set}-fast{args.label}"
     folder = Path(f"{source}-{args.risk_type}")
     if folder.exists():
         shutil.rmtree(folder)
     shutil.copytree(source, folder)
     file = args.work / args.set / "fresh.jsonl"
-    write_texts(file, unlabelled(read_set(args.set, args.data))[args.texts :])
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    write_texts(file, unlabelled(read_set(args.set, args.data), tagger)[args.texts : args.texts + args.fresh])
     result = offramp.calibrate(
         folder,
         texts=file,
@@ -192,7 +201,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     tables = read_set(args.set, args.data)
     test = tables["test"]
     texts, golds = test.texts[: args.texts], TOKEN.label_array(test.labels[: args.texts])
-    folder = args.work / f"{args.name}-{args.set}-fast{f'-{args.risk_type}' if args.risk_type else ''}"
+    folder = args.work / f"{args.name}-{args.set}-fast{args.label}{f'-{args.risk_type}' if args.risk_type else ''}"
     fast = offramp.load(folder, backend="onnx", threads=1)
     plain = args.tagger or args.work / f"{args.name}-{args.set}"
     full = offramp.AdaptiveModel.from_pretrained(folder).runner()
@@ -267,10 +276,14 @@ def main() -> None:
     parser.add_argument("--risk", type=float, default=0.02)
     parser.add_argument("--head-epochs", type=float, help="for training the exits")
     parser.add_argument("--variations", type=int)
+    parser.add_argument("--int8", default="auto")
+    parser.add_argument("--exits", default="auto", help="layers that may get an exit, such as 0,1,2")
+    parser.add_argument("--label", default="", help="of another adaptation of the same tagger, such as -risk5")
+    parser.add_argument("--fresh", type=int, default=3000, help="texts to calibrate on")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
     kind = f"-{args.risk_type}" if args.risk_type else ""
-    record = step(f"{args.step}-{args.name}-{args.set}{kind}", args.again, lambda: STEPS[args.step](args))
+    record = step(f"{args.step}-{args.name}-{args.set}{args.label}{kind}", args.again, lambda: STEPS[args.step](args))
     print(json.dumps(record, indent=1)[:2000])
 
 
