@@ -164,8 +164,9 @@ def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
     seen = set() if "train" not in hashes else set(hashes["train"].tolist())
     texts = list(tables["train"].texts)
     random.Random(SEED).shuffle(texts)
-    keys = hash_texts(texts).tolist()
-    return sorted(texts, key=dict(zip(texts, (key in seen for key in keys), strict=True)).get)
+    is_seen = [key in seen for key in hash_texts(texts).tolist()]
+    order = sorted(range(len(texts)), key=lambda row: is_seen[row])
+    return [texts[row] for row in order]
 
 
 def write_texts(file: Path, texts: list[Any]) -> None:
