@@ -8,10 +8,17 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "offramp"
 NAMES = re.compile(
-    r"SPAN|REGRESSION|RANKING|MULTI_LABEL|SINGLE_LABEL|Span\w*|Regression|Ranking|MultiLabel|SingleLabel"
+    r"SPAN|REGRESSION|RANKING|TOKEN|MULTI_LABEL|SINGLE_LABEL|Span\w*|Regression|Ranking|Token(Classification|Answers?)|MultiLabel|SingleLabel"
     r"|is_(span|regression|multi_label)"
 )
-KINDS = {"question_answering", "regression", "ranking", "multi_label_classification", "single_label_classification"}
+KINDS = {
+    "question_answering",
+    "regression",
+    "ranking",
+    "token_classification",
+    "multi_label_classification",
+    "single_label_classification",
+}
 # readers and metrics depend on the form of their data, converters on that of their original
 ALLOWED = {
     "data/labels.py",

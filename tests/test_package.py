@@ -153,6 +153,7 @@ LEVELS = [
         "data.reading",
         "data.questions",
         "data.rankings",
+        "data.entities",
         "data.hashes",
     },
     {"answers", "model.class_table", "model.card_facts"},

@@ -9,6 +9,7 @@ from transformers import (
     AlbertConfig,
     AutoModel,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     DebertaV2Config,
     DistilBertConfig,
@@ -98,6 +99,45 @@ def save_classifier(name: str, folder: Path, num_labels: int = 3, seed: int = 0,
     amplify_weights(model, seed)
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
+    return folder
+
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+TAGGED_FAMILIES = tuple(name for name in CONFIGS if name != "elasticbert")  # it has no head per token
+
+
+def piece_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer that splits words into pieces, as BERT's does."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    pieces = ["go", "##od", "##ly", "fil", "##m", "pl", "##ot", ",", ".", "##s"]
+    vocab = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *pieces])}
+    core = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_max_length=38,
+    )
+
+
+def save_tagger(name: str, folder: Path, seed: int = 0, tags: tuple[str, ...] = TAGS, **changes) -> Path:
+    """Save a `…ForTokenClassification` of a family with a tokenizer of word pieces."""
+    torch.manual_seed(seed)
+    config = CONFIGS[name].__class__.from_dict(CONFIGS[name].to_dict() | changes)
+    config.id2label = dict(enumerate(tags))
+    config.label2id = {tag: index for index, tag in enumerate(tags)}
+    model = AutoModelForTokenClassification.from_config(config).eval()
+    amplify_weights(model, seed)
+    model.save_pretrained(folder)
+    piece_tokenizer().save_pretrained(folder)
     return folder
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import offramp
-from offramp.answers import RANKING
+from offramp.answers import RANKING, TOKEN
 from offramp.calibration.risks import Guarantee
 from offramp.cli.main import main
 from offramp.training.recipes import RECIPES
@@ -38,7 +38,8 @@ from tests.pages import (
 from tests.questions import write_squad
 from tests.rankings import random_rankings, save_reranker, write_rankings
 from tests.reviews import rows
-from tests.tiny import LAYERS
+from tests.tiny import LAYERS, piece_tokenizer, save_encoder
+from tests.training.test_tokens import plain_texts, tagged
 
 PAGES = (
     "how-to/choose.md",
@@ -188,6 +189,30 @@ def test_reranking_runs(tmp_path, monkeypatch):
     assert "`POST /rerank`" in text and {"/rerank", "/v1/rerank", "/v2/rerank", "/score"} == {
         endpoint.path for endpoint in RANKING.endpoints()
     }
+
+
+def test_token_classification_runs(tmp_path, monkeypatch):
+    """The page's commands and code, with tiny models and a larger risk."""
+    monkeypatch.chdir(tmp_path)
+    texts = plain_texts(400, seed=1)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    for name, seed in (("train", 1), ("dev", 2)):
+        (tmp_path / f"{name}.conll").write_text(tagged(300 if name == "train" else 80, seed))
+    save_encoder("bert", tmp_path / "my-encoder")
+    piece_tokenizer().save_pretrained(tmp_path / "my-encoder")
+    text = read("how-to/token-classification.md")
+    adapting, predicting, training, evaluating, calibrating = commands(text)[:5]
+    small = ["--epochs", "2", "--convolution", "4", "--learning-rate", "1e-2", "--exits", "auto"]
+    training[training.index("--convolution") : training.index("--convolution") + 2] = small
+    assert main(training) == 0 and main([*evaluating, "--no-live"]) == 0
+    assert main([*calibrating, "--policy", "confidence"]) == 0
+    shutil.copytree(tmp_path / "my-model", tmp_path / "my-tagger")
+    adapting[adapting.index("0.02")] = "0.05"  # there are only 400 texts
+    assert main([*adapting, "--epochs", "3", "--variations", "0"]) == 0
+    assert main(predicting) == 0
+    (code,) = [block for language, block in blocks(text) if language == "python"]
+    exec(code, {})
+    assert "`POST /`" in text and {endpoint.path for endpoint in TOKEN.endpoints()} == {"/"}
 
 
 # -- training and evaluating -----------------------------------------------------------------------

@@ -40,7 +40,8 @@ def _load_or_record_states(plan: AdaptPlan) -> States:
         more = f" and on {count} variation{'s' if count > 1 else ''} of each" if count else ""
         noun = plan.splits.noun
         plan.log_step(1, f"run {plan.model_name} on the {len(plan.splits.training):,} training {noun}{more}.")
-        texts, exported = [*texts, *vary(texts, count, seed)], exported_encoder(plan)
+        varied = vary([answer_type.identify(text) for text in texts], count, seed) if count else []
+        texts, exported = [*texts, *varied], exported_encoder(plan)
         states = record_states(plan.model, texts, plan.work.folder, quiet=True, exported=exported)
         plan.work.save_states(states)
     return states
@@ -61,7 +62,7 @@ def _num_variations(plan: AdaptPlan) -> int:
 def _predictions_on_texts(plan: AdaptPlan, states: States) -> NDArray[np.float32]:
     """Return the model's logits for the training texts, without their variations."""
     is_text = slice(None) if plan.model.config.answer_type.multiple_rows else states.rows < len(plan.splits.training)
-    logits: NDArray[np.float32] = states.teacher.numpy()[is_text]
+    logits: NDArray[np.float32] = states.outputs.numpy()[is_text]
     return logits
 
 

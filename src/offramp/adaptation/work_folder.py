@@ -38,13 +38,16 @@ class WorkFolder:
         with self._check_damage():
             arrays = np.load(self.folder / "states.npz")
             values = np.memmap(self.folder / "states", np.float16, "r", shape=tuple(arrays["shape"]))
-            return States(values, arrays["lengths"], torch.from_numpy(arrays["teacher"]), arrays["rows"])
+            summaries = torch.from_numpy(arrays["summaries"]) if "summaries" in arrays else None
+            teacher = torch.from_numpy(arrays["teacher"])
+            return States(values, arrays["lengths"], teacher, arrays["rows"], summaries)
 
     def save_states(self, states: States) -> None:
         """Mark the states, whose values are already in the folder, as complete."""
         part = self.folder / "part.npz"
         teacher = states.teacher.numpy()
-        np.savez(part, shape=states.values.shape, lengths=states.lengths, teacher=teacher, rows=states.rows)
+        more: dict[str, Any] = {} if states.summaries is None else {"summaries": states.summaries.numpy()}
+        np.savez(part, shape=states.values.shape, lengths=states.lengths, teacher=teacher, rows=states.rows, **more)
         part.replace(self.folder / "states.npz")
 
     def load_heads(self) -> dict[str, torch.Tensor] | None:

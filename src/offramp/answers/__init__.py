@@ -10,6 +10,7 @@ from offramp.answers.ranking import Ranking
 from offramp.answers.regression import Regression
 from offramp.answers.single_label import SingleLabel
 from offramp.answers.span import Span
+from offramp.answers.token import TokenClassification
 from offramp.registry import Registry
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "REGRESSION",
     "SINGLE_LABEL",
     "SPAN",
+    "TOKEN",
     "AnswerType",
     "answer_type_of_architectures",
     "answer_type_of_inputs",
@@ -26,9 +28,11 @@ __all__ = [
 ]
 
 SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN = SingleLabel(), MultiLabel(), Regression(), Span()
-RANKING = Ranking()
+RANKING, TOKEN = Ranking(), TokenClassification()
 
-ANSWER_TYPES: Registry[AnswerType] = Registry("problem type", [SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN, RANKING])
+ANSWER_TYPES: Registry[AnswerType] = Registry(
+    "problem type", [SINGLE_LABEL, MULTI_LABEL, REGRESSION, SPAN, RANKING, TOKEN]
+)
 
 
 def default_answer_type(num_labels: int) -> AnswerType:

@@ -1,4 +1,4 @@
-"""The interface of an answer type: single label, multi label, regression, span, ranking.
+"""The interface of an answer type: single label, multi label, regression, span, ranking, token.
 
 An answer type encodes examples into rows of tokens (`encoder`) and decodes the outputs of rows into predictions
 (`decode`), fields of output files (`fields`) and responses of the server (`endpoints`). Policies, losses, metrics,
@@ -66,6 +66,8 @@ class AnswerType(ABC):
     needs_tolerance: ClassVar[bool] = False  # predictions agree within a tolerance
     per_token: ClassVar[bool] = False  # heads have outputs for every token
     multiple_rows: ClassVar[bool] = False  # an example may have several rows, which exit independently
+    has_windows: ClassVar[bool] = False  # a text that is too long has several rows, any other text has one
+    has_items: ClassVar[bool] = False  # a prediction is a set of items, such as entities, which may be lost
     has_partial_changes: ClassVar[bool] = False  # a prediction may change in part, so `changes` has fractions
     compares_rows: ClassVar[bool] = False  # the rows of an example are compared by a score (`choice`)
     unit: ClassVar[str] = "row"  # noun for an example
@@ -211,6 +213,10 @@ class AnswerType(ABC):
     def changes(self, answers: Array, others: Array, tolerance: float | None = None) -> Array:
         """Return how much of each prediction differs, from 0 to 1, (rows,)."""
         return self.differ(answers, others, tolerance).astype(np.int64)
+
+    def lost(self, answers: Array, others: Array) -> NDArray[np.float64]:
+        """Return the fraction of the other predictions' items that are missing, (rows,); NaN without items."""
+        raise NotImplementedError(f"{self.title} has no items")
 
     @abstractmethod
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:

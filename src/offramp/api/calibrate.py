@@ -60,7 +60,8 @@ def calibrate(
         risk: maximum fraction of changed predictions, or of accuracy lost (default: 0.02).
         confidence: confidence level of the guarantee (default: 0.9).
         risk_type: "disagreement" (default; for rankings the fraction of the top documents that is missing), "changed"
-            (for rankings: queries with another set of top documents) or "accuracy".
+            (for rankings: queries with another set of top documents), "lost" (for token classification: entities of
+            the full model that are lost) or "accuracy".
         test: statistical test: "auto" (default), "binomial", "betting" or "hoeffding-bentkus".
         tolerance: for a regression, the maximum difference that counts as unchanged.
         reference: a model, or a file of texts and labels, to compare predictions with instead of the full model.

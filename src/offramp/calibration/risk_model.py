@@ -22,7 +22,9 @@ SLOPE_PENALTY = 0.05  # weight of the squared slope
 
 def fit_risk_model(risk: Risk) -> RiskParameters:
     """Fit the risk model of all early exits on these rows."""
-    return fit_curves(certainty_inputs(risk.trace), risk.changes_per_exit()[:, :-1])
+    changes = risk.changes_per_exit()[:, :-1]
+    group = risk.trace.group  # a window counts as changed if its text is
+    return fit_curves(certainty_inputs(risk.trace), changes if group is None else changes[np.asarray(group)])
 
 
 def with_placeholder_risk_model(model_spec: ModelSpec) -> ModelSpec:

@@ -4,6 +4,7 @@
 |----------------|----------------------------------------------------|--------|---------------------------------|
 | `disagreement` | prediction differs from the full model's: 0 or 1   | no     | exact binomial                  |
 | `changed`      | rankings: the top documents are another set: 0 or 1 | no    | exact binomial                  |
+| `lost`         | entities of the full model that are lost: 0 to 1, over texts with entities | no | betting |
 | `accuracy`     | early error minus full model's error: −1, 0 or 1   | yes    | betting; clipped at 0: binomial |
 
 For regression, predictions differ or are wrong beyond a tolerance. For multi-label, the error is the fraction of wrong
@@ -36,9 +37,10 @@ __all__ = ["COUNTS", "DEFAULT_CLASS_RISK", "RISKS", "SEED", "Guarantee", "Risk"]
 RISKS = {
     "disagreement": "predictions that differ from the full model's; rankings: missing top documents",
     "changed": "rankings: queries with another set of top documents",
+    "lost": "token classification: entities of the full model that are lost",
     "accuracy": "accuracy lost compared with the full model",
 }
-DEFAULT_TEST = {"disagreement": "binomial", "changed": "binomial", "accuracy": "betting"}
+DEFAULT_TEST = {"disagreement": "binomial", "changed": "binomial", "lost": "betting", "accuracy": "betting"}
 COUNTS = ("rows", "texts")
 DEFAULT_CLASS_RISK = 0.1
 SEED = 0  # of the row order; fixed, so that nobody can pick the seed with the best result
@@ -115,6 +117,10 @@ class Guarantee:
             )
         if self.risk_type == "changed" and not answer_type.has_partial_changes:
             raise BadValue("`risk_type='changed'` is for rankings only; use `risk_type='disagreement'`.")
+        if self.risk_type == "lost" and not answer_type.has_items:
+            raise BadValue("`risk_type='lost'` is for token classification only; use `risk_type='disagreement'`.")
+        if self.risk_type == "lost" and (self.average or self.test == "binomial"):
+            raise BadValue("`risk_type='lost'` is about fractions of a text's entities; use `test='betting'`.")
         if answer_type.needs_tolerance and self.tolerance is None:
             raise BadValue("A regression needs `tolerance=`: the largest difference that still counts as equal.")
         if not answer_type.needs_tolerance and self.tolerance is not None:
@@ -223,6 +229,9 @@ class Risk:
         answer_type, tolerance = self.trace.answer_type, self.guarantee.tolerance
         if self.guarantee.risk_type == "disagreement":
             return answer_type.changes(replayed.answers, self.trace.expected, tolerance)
+        if self.counted is not None:  # the mean over all rows is then that over the counted ones
+            lost = np.nan_to_num(answer_type.lost(replayed.answers, self.trace.expected))
+            return lost * len(lost) / max(1, self.counted.sum())
         if self.guarantee.risk_type == "changed":
             return answer_type.differ(replayed.answers, self.trace.expected, tolerance).astype(np.int64)
         labels = np.asarray(self.trace.labels)
@@ -230,6 +239,14 @@ class Risk:
             answer_type.error(answers, labels, tolerance) for answers in (replayed.answers, self.trace.expected)
         )
         return early - full
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_] | None:
+        """Which rows the overall risk is about: if items may be lost, those with items; None: all rows."""
+        if self.guarantee.risk_type != "lost":
+            return None
+        expected = self.trace.expected
+        return ~np.isnan(self.trace.answer_type.lost(expected, expected))
 
     @cached_property
     def limits(self) -> Limits:
@@ -267,7 +284,10 @@ class Risk:
 
     def p_values(self, replayed: Replayed) -> NDArray[np.float64]:
         """Return the p-values of the overall risk and of every limit; 1 if a limit without a test is exceeded."""
-        overall = self.guarantee.p_value(self.units(self.losses(replayed)))
+        losses = self.losses(replayed)
+        if self.counted is not None:
+            losses = losses * self.counted.sum() / len(losses)
+        overall = self.guarantee.p_value(self.units(losses, self.counted))
         if not len(self.limits):
             return np.array([overall])
         counted, changed = self.limits.rows_at(replayed.exit - 1)

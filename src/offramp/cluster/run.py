@@ -39,6 +39,7 @@ __all__ = ["ROWS_PER_PART", "JobOptions", "JobSummary", "plan_job", "predict_fil
 
 ROWS_PER_PART = 16384  # texts of a part are sorted by length together
 DEFAULT_ID_COLUMN = "id"
+FIELD_TYPES = {"string", "strings", "float", "int"}  # of predictions, that output files can hold
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,8 @@ def plan_job(
     """Return the workers' settings and the job; raise for invalid options before any worker starts."""
     config, predict_options = runner.config, options.options
     config.answer_type.check_scores(options.all_scores)
+    if not set(config.answer_type.fields.values()) <= FIELD_TYPES:
+        raise BadValue(f"`engine='ray'` does not support {config.answer_type.title}; remove it.")
     policy = config.resolve_policy(predict_options.get("policy"), predict_options.get("threshold"))
     exits_within(runner.stepper.exits, predict_options.get("max_layers"))
     inputs = None if config.inputs is None else tuple(config.inputs)

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
+from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, TOKEN, AnswerType
+from offramp.data.entities import Entities, split_tag
 from offramp.data.label_parsing import (
     find_separator,
     has_label_lists,
@@ -20,7 +21,7 @@ from offramp.data.metrics import METRICS
 from offramp.data.table import Table
 from offramp.data.task import Rows, Task
 from offramp.data.task_files import parse_label, unknown_label_message
-from offramp.errors import BadInput, BadValue
+from offramp.errors import BadInput, BadValue, UnknownName
 
 __all__ = ["choose_metrics", "describe_rows", "infer_task", "label_rows", "same_names"]
 
@@ -37,6 +38,8 @@ def infer_task(table: Table, problem: str = "auto", metric: str | None = None) -
         return Task(
             "own", choose_metrics(answer_type, metric, 1), None, explicit_answer_type=answer_type, inputs=table.inputs
         )
+    if answer_type is TOKEN and table.label_names is not None:
+        return Task("own", choose_metrics(answer_type, metric, 2), table.label_names, explicit_answer_type=answer_type)
     is_multi_label = answer_type is MULTI_LABEL
     lists = label_lists(table.labels, table.label_names) if is_multi_label else [[label] for label in table.labels]
     labels = table.label_names or tuple(
@@ -69,6 +72,8 @@ def choose_metrics(answer_type: AnswerType, metric: str | None, classes: int) ->
 
 def label_rows(table: Table, task: Task) -> Rows:
     """Return a table's rows with encoded labels; raise at the first label that is not one of the task's."""
+    if task.answer_type is TOKEN:
+        return _entity_rows(table, task)
     texts, encoded_labels, unlabelled, groups = [], [], [], []
     is_multi_label = task.answer_type is MULTI_LABEL
     labels = label_lists(table.labels, table.label_names or task.labels) if is_multi_label else table.labels
@@ -92,6 +97,21 @@ def label_rows(table: Table, task: Task) -> Rows:
     return Rows(texts, encoded_labels, tuple(notes), groups=groups or None)
 
 
+def _entity_rows(table: Table, task: Task) -> Rows:
+    """Return the rows with the task's tags; raise at the first entity of another type."""
+    types = {split_tag(tag)[1] for tag in task.labels or ()}
+    for row, entities in enumerate(table.labels):
+        if not isinstance(entities, Entities):
+            raise BadInput(
+                f"{table.location(row)}: expected entities, got the label {entities!r:.40}; token classification needs "
+                "`tokens` with `ner_tags`, `text` with `spans`, or CoNLL columns."
+            )
+        if unknown := [kind for kind, _, _ in entities if kind not in types]:
+            raise BadInput(f"{table.location(row)}: {UnknownName('type of entity', unknown[0], types)}")
+    labels = [entities.with_tags(task.labels or ()) for entities in table.labels]
+    return Rows(table.texts, labels, table.skipped, groups=table.groups)
+
+
 def describe_rows(task: Task, rows: Rows) -> str:
     """Return one line with the answer type, the class counts and the number of rows."""
     empty = sum(not any(text) for text in rows.texts)  # a pair is empty if both texts are
@@ -105,6 +125,9 @@ def describe_rows(task: Task, rows: Rows) -> str:
         values = rows.labels or [0.0]
         return f"{task.answer_type.title}, values from {min(values):g} to {max(values):g}; {used}"
     labels = rows.labels or []
+    if task.answer_type is TOKEN:
+        kinds = Counter(kind for entities in labels for kind, _, _ in entities)
+        return f"{task.answer_type.title}: {', '.join(f'{kind} {n:,}' for kind, n in kinds.most_common())}; {used}"
     if task.answer_type is MULTI_LABEL:
         counts = [sum(row[index] for row in labels) for index in range(len(task.labels))]
     else:
@@ -116,6 +139,16 @@ def describe_rows(task: Task, rows: Rows) -> str:
 
 
 def _infer_answer_type(table: Table, problem: str) -> AnswerType:
+    is_tagged = any(isinstance(label, Entities) for label in table.labels)
+    if is_tagged and problem not in ("auto", TOKEN.cli_name):
+        raise BadInput(f"{table.name} has labelled entities; use `problem='token'`, not {problem!r}.")
+    if is_tagged:
+        return TOKEN
+    if problem == TOKEN.cli_name:
+        raise BadInput(
+            f"{table.name} has no labelled entities; token classification needs `tokens` with `ner_tags`, `text` with "
+            "`spans`, or CoNLL columns."
+        )
     if problem != "auto":
         return next(answer_type for answer_type in ANSWER_TYPES.values() if answer_type.cli_name == problem)
     if has_label_lists(table.labels):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from offramp.answers import MULTI_LABEL, AnswerType
+from offramp.answers import MULTI_LABEL, TOKEN, AnswerType
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput
 
@@ -45,6 +45,8 @@ def reorder_rows(rows: Rows, task: Task, labels: Sequence[str]) -> Rows:
     """Return the rows with class indices in the order of `labels` (as RoBERTa's MNLI models need)."""
     if task.labels is None or not task.answer_type.has_labels or rows.labels is None or tuple(labels) == task.labels:
         return rows
+    if task.answer_type is TOKEN:
+        return replace(rows, labels=[entities.with_tags(labels) for entities in rows.labels])
     if task.answer_type is MULTI_LABEL:
         order = [task.labels.index(label) for label in labels]
         return replace(rows, labels=[[row[index] for index in order] for row in rows.labels])

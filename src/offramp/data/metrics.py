@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from offramp.answers import MULTI_LABEL, RANKING, REGRESSION, SINGLE_LABEL, SPAN, AnswerType
+from offramp.answers import MULTI_LABEL, RANKING, REGRESSION, SINGLE_LABEL, SPAN, TOKEN, AnswerType
 from offramp.answers.overlap import exact_match, token_f1
 from offramp.answers.ranking_scores import ndcg, reciprocal_rank
+from offramp.answers.token_scores import entity_f1, entity_precision, entity_recall
 from offramp.registry import Registry
 
 __all__ = ["AGREEMENT", "METRICS", "Metric", "score"]
@@ -120,7 +121,7 @@ def _accuracy(predictions: LabelArray, labels: LabelArray) -> float:
 
 
 AGREEMENT = "agreement"
-SINGLE, VALUES, SPANS, RANKINGS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,), (RANKING,)
+SINGLE, VALUES, SPANS, RANKINGS, TOKENS = (SINGLE_LABEL,), (REGRESSION,), (SPAN,), (RANKING,), (TOKEN,)
 
 METRICS: Registry[Metric] = Registry(
     "metric",
@@ -138,6 +139,9 @@ METRICS: Registry[Metric] = Registry(
         Metric(AGREEMENT, _accuracy, per_row=_correct),  # the labels are another model's predictions
         Metric("ndcg_at_10", lambda p, y: float(ndcg(p, y).mean()), RANKINGS, per_row=ndcg),
         Metric("mrr_at_10", lambda p, y: float(reciprocal_rank(p, y).mean()), RANKINGS, per_row=reciprocal_rank),
+        Metric("entity_f1", entity_f1, TOKENS),
+        Metric("entity_precision", entity_precision, TOKENS),
+        Metric("entity_recall", entity_recall, TOKENS),
         Metric("exact_match", lambda p, y: float(_exact_matches(p, y).mean()), SPANS, per_row=_exact_matches),
     ],
 )

@@ -67,7 +67,7 @@ def read_column_names(source: Source) -> list[str] | None:
     """Return the column names of a file (of its first rows for JSON lines); None if its rows are plain texts."""
     check_file(source)
     source = source_parts(source)[0]
-    if source.format == "text":
+    if source.format in ("text", "conll"):
         return None
     if source.format == "parquet":
         return [str(name) for name in parquet_file(source).schema_arrow.names]
@@ -176,6 +176,7 @@ def read_lines(
 def _iter_texts(source: Source) -> Iterator[Text]:
     readers = {
         "text": _plain_texts,
+        "conll": _conll_texts,
         "tsv": _table_texts,
         "csv": _table_texts,
         "jsonl": _json_texts,
@@ -208,6 +209,19 @@ def _strip_newline(line: str) -> str:
 def _plain_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
     for _, line in numbered_lines(source, file):
         yield _strip_newline(line)
+
+
+def _conll_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
+    words: list[str] = []
+    for number, line in itertools.chain(numbered_lines(source, file), [(0, "")]):
+        cells = _strip_newline(line).split("\t" if "\t" in line else None)
+        if line.strip() and not cells[0].strip():
+            raise source.error_at(number, "the word is empty; remove the line.")
+        if line.strip() and cells[0] != "-DOCSTART-":
+            words.append(cells[0])
+        elif words:
+            yield tuple(words)
+            words = []
 
 
 def _table_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
@@ -325,9 +339,11 @@ def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
         yield extract_text(source, number, row)
 
 
-def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> str:
+def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
         raise source.error_at(line, str(UnknownName("field", name, row)))
+    if isinstance(row[name], list) and row[name] and all(isinstance(word, str) for word in row[name]):
+        return tuple(check_utf8(source, line, word) for word in row[name])
     if not isinstance(row[name], str):
         raise source.error_at(line, f"field {name!r} is {row[name]!r:.40}, expected a string.")
     return check_utf8(source, line, row[name])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offramp.answers import RANKING, SPAN
+from offramp.answers import RANKING, SPAN, TOKEN
 from offramp.data.custom_task import choose_metrics, label_rows
 from offramp.data.input_data import InputData
 from offramp.data.judgements import labelled_rankings
@@ -20,6 +20,7 @@ from offramp.data.source import DEFAULT_TEXT_COLUMNS
 from offramp.data.split import DataLocation, read_task_rows
 from offramp.data.squad import questions_in_memory
 from offramp.data.table import Columns, Table, read_hub, read_table, table_from_memory
+from offramp.data.tagged import is_tagged, tagged_columns
 from offramp.data.task import Rows, Task
 from offramp.data.tasks import TASKS
 from offramp.data.training_options import training_data_options
@@ -221,6 +222,8 @@ def _rows_in_memory(options: DataOptions, memory: InputData, config: AdaptiveCon
     if config.answer_type is RANKING:
         texts, groups = memory.read_with_groups(config.inputs, options.group_column)
         return Rows(texts, None if memory.labels is None else list(memory.labels), groups=groups)
+    if config.answer_type is TOKEN and tagged_columns(names) is not None:
+        return label_rows(table_from_memory(memory.table, memory.name, Columns()), task)
     if memory.labels is None and (names is None or (options.label_column is None and "label" not in names)):
         texts, groups = memory.read_with_groups(config.inputs, options.group_column)
         return Rows(texts, None, groups=groups)
@@ -248,6 +251,10 @@ def _load_custom(options: DataOptions, config: AdaptiveConfig, split: str) -> Ta
         raise BadInput("No data: pass `texts=`, `dataset=`, or `task=` with `data_dir=`.")
     task = model_task(config, choose_metrics(config.answer_type, options.metric, config.num_labels))
     columns = _columns(options, config)
+    if options.file is not None and options.source.format == "conll" and config.answer_type is not TOKEN:
+        raise BadInput(f"{options.file} has labelled entities, but the model is for {config.answer_type.title}.")
+    if config.answer_type is TOKEN and options.file is not None and is_tagged(options.source):
+        return TaskRows(options.file, task, label_rows(read_table(options.file, columns, options.input_format), task))
     if config.answer_type is RANKING and options.file is not None:
         source = replace(options.source, inputs=columns.inputs)
         return TaskRows(options.file, task, labelled_rankings(source, options.label_column))

@@ -39,10 +39,11 @@ FORMATS = {
     "csv": "comma-separated",
     "jsonl": "JSON lines",
     "parquet": "Parquet",
+    "conll": "a word and its tag per line, a blank line between texts",
 }
 EXTENSIONS = {".txt": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-EXTENSIONS |= {".parquet": "parquet", ".pq": "parquet"}
-PROBLEM_CHOICES = ("auto", "single-label", "multi-label", "regression")  # for labels in a table
+EXTENSIONS |= {".parquet": "parquet", ".pq": "parquet", ".conll": "conll", ".iob": "conll", ".bio": "conll"}
+PROBLEM_CHOICES = ("auto", "single-label", "multi-label", "regression", "token")  # for labels in a table
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 100_000_000  # longer lines are not text, and may never end (/dev/zero)
 DEFAULT_TEXT_COLUMNS, DEFAULT_PAIR_COLUMN = ("text", "sentence"), "pair"

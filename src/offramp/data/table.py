@@ -17,6 +17,7 @@ from offramp.data.source import (
     source_parts,
     text_columns,
 )
+from offramp.data.tagged import TaggedRows, is_tagged, read_tagged, tagged_columns, tagged_from_rows
 from offramp.errors import BadInput, UnknownName
 from offramp.extras import require
 
@@ -62,8 +63,10 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
     if not is_readable_twice(source):
         raise BadInput(f"File not found: {file}{describe_dead_link(file)}.")
     check_file(source)
+    if is_tagged(source):
+        return _tagged_table(file, read_tagged(source))
     if format == "text":
-        raise BadInput(f"{file}: expected a file with the extension .tsv, .csv, .jsonl or .parquet.")
+        raise BadInput(f"{file}: expected a file with the extension .tsv, .csv, .jsonl, .parquet or .conll.")
     malformed: list[int] = []
     texts: list[Text] = []
     labels: list[Any] = []
@@ -88,6 +91,10 @@ def read_table(file: str, columns: Columns, format: str | None = None, has_heade
     names = _class_names(source, chosen[2]) if format == "parquet" else None
     notes = (skipped,) if malformed else ()
     return Table(file, texts, labels, lines, names, notes, _input_columns(*chosen[:2]), groups)
+
+
+def _tagged_table(name: str, rows: TaggedRows) -> Table:
+    return Table(name, rows.texts, rows.labels, rows.lines, rows.tags, rows.notes)
 
 
 def _group(source: Source, line: int, row: Mapping[str, Any], column: str) -> str:
@@ -185,6 +192,9 @@ def table_from_memory(data: Any, name: str, columns: Columns) -> Table:
 def _from_dataset(data: Any, name: str, columns: Columns) -> Table:
     if not len(data):
         raise BadInput(f"{name} contains no rows.")
+    if (tagged := tagged_columns(data.column_names)) is not None and columns.label is None:
+        names = getattr(getattr(data.features[tagged[1]], "feature", None), "names", None)
+        return _tagged_table(name, tagged_from_rows(data, name, names))
     source = Source(name, "parquet", columns.text, columns.pair, inputs=columns.inputs)
     text, pair, label = _choose_columns(source, columns.label, data.column_names)
     first_texts, labels = list(data[text]), list(data[label])

@@ -98,7 +98,9 @@ def obtain_trace(
         trace = record(runner, texts, labels, file, data.name, names=names, reference=reference, quiet=quiet)
     text_labels = labels if labels is not None and labels.dtype == object else None
     trace = trace.with_examples(texts, text_labels)
-    if runner.config.answer_type.multiple_rows and trace.reference is None:  # a trace does not store text answers
+    answer_type = runner.config.answer_type
+    has_objects = answer_type.multiple_rows or answer_type.has_windows  # which a trace does not store
+    if has_objects and trace.reference is None:
         reference = reference or reference_for(runner, texts)
         return trace if reference is None else replace(trace, reference=reference.answers)
     return trace

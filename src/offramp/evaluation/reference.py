@@ -42,14 +42,15 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
     model.gates_are_open = True  # exports have none
     full = model.runner(runner.limit)
     outputs = full.answer(texts, policy="never", quiet=True)  # the trace of the export reports truncated texts
-    logits = None if full.config.answer_type.multiple_rows else outputs.logits
+    logits = getattr(outputs, "logits", None)
     return Reference(outputs.values, FULL_DEPTH, full.fingerprint, logits)
 
 
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
     """Return the predictions of a model (an offramp model or a Hugging Face classifier) or of a file for these rows."""
-    if runner.config.answer_type.multiple_rows:
-        raise BadValue("`reference=` is not supported for question answering; remove it.")
+    answer_type = runner.config.answer_type
+    if answer_type.multiple_rows or answer_type.has_windows:
+        raise BadValue(f"`reference=` does not support {answer_type.title}; remove it.")
     if Path(name).is_file():
         return _from_file(name, runner.config, data)
     return _from_model(name, runner.config, data.rows.texts)

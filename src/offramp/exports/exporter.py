@@ -75,8 +75,12 @@ class GraphSource:
 
     def ranges(self, layers: Sequence[int]) -> list[dict[str, Range]]:
         """Return the ranges of the inputs of the matrix products in each of the segments of these exits."""
-        names = [None, *map(hidden_name, layers)][: len(layers)]  # of the segments' inputs in the whole graph
-        return [self._ranges | ({"hidden": self._ranges[name]} if name in self._ranges else {}) for name in names]
+        names = list(map(hidden_name, layers))  # of the segments' outputs in the whole graph
+        return [
+            self._ranges
+            | {name: self._ranges[whole] for name, whole in (("hidden", start), ("next", end)) if whole in self._ranges}
+            for start, end in zip([None, *names], names, strict=False)
+        ]
 
     @cached_property
     def _ranges(self) -> dict[str, Range]:
@@ -84,11 +88,13 @@ class GraphSource:
         feeds: list[dict[str, Any]] = list(unpadded_batches(self.model.runner(), self.texts))
         ranges: dict[str, Range] = {}
         starts = [None, *self.layers][: len(self.layers)]
-        segments = zip(starts, self.segments(self.layers), strict=True)
-        for start, graph in track(list(segments), "Measuring the ranges of activations", "segments"):
+        segments = zip(zip(starts, self.layers, strict=True), self.segments(self.layers), strict=True)
+        for (start, end), graph in track(list(segments), "Measuring the ranges of activations", "segments"):
             segment_ranges, outputs = observe_ranges(graph, feeds)
             if start is not None and "hidden" in segment_ranges:
                 segment_ranges[hidden_name(start)] = segment_ranges.pop("hidden")
+            if "next" in segment_ranges:  # read by a head per token
+                segment_ranges[hidden_name(end)] = segment_ranges.pop("next")
             ranges |= segment_ranges
             feeds = [
                 {"hidden": output["next"], "mask": feed["mask"]}

@@ -98,15 +98,16 @@ def observe_ranges(model: onnx.ModelProto, feeds: Iterable[Mapping[str, Array]])
     observed = onnx.ModelProto()
     observed.CopyFrom(model)
     output_names = {output.name for output in observed.graph.output}
-    names = [name for name in matmul_weights(observed.graph) if name not in output_names]
-    observed.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
+    names = list(matmul_weights(observed.graph))
+    added = [name for name in names if name not in output_names]
+    observed.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in added)
     graph = OnnxGraph(observed.SerializeToString())
     ranges: dict[str, Range] = {}
     outputs = []
     for feed in feeds:
         output = graph({name: value for name, value in feed.items() if name in graph.inputs})
         for name in names:
-            batch_range = Range.from_values(output.pop(name))
+            batch_range = Range.from_values(output.pop(name) if name in added else output[name])
             ranges[name].add(batch_range) if name in ranges else ranges.update({name: batch_range})
         outputs.append(output)
     return ranges, outputs

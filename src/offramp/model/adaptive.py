@@ -13,12 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
+import transformers
 from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
-    AutoModel,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -37,7 +35,7 @@ from offramp.model import card, guarantee
 from offramp.model.attach import HUB_OPTIONS, ExitOptions, attach
 from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
 from offramp.model.exits import Exits
-from offramp.model.folder import AUTO_MAP, REMOTE_CODE, REMOTE_CODE_FILE, copy_exports, exports_in
+from offramp.model.folder import AUTO_CLASSES, AUTO_MAP, REMOTE_CODE, REMOTE_CODE_FILE, copy_exports, exports_in
 from offramp.model.tokenizer import load_tokenizer
 from offramp.originals.width.gated_layers import GatedLayers
 from offramp.originals.width.gates import Gates
@@ -57,7 +55,7 @@ class AdaptiveOutput(ModelOutput):
     """The output of `AdaptiveModel.forward`; the fields `exit_*` are set in training and with `output_exits=True`."""
 
     loss: Tensor | None = None
-    logits: Tensor | None = None  # (rows, classes), at the exit of each row; for question answering a summary
+    logits: Tensor | None = None  # (rows, classes) or (rows, tokens, labels); for question answering a summary
     start_logits: Tensor | None = None  # (rows, tokens), question answering only, at the exit of each row
     end_logits: Tensor | None = None
     exit_layer: Tensor | None = None  # (rows,); 0: the embeddings
@@ -365,7 +363,7 @@ class AdaptiveModel(PreTrainedModel):
         if exit_policy is not None and labels is None and not output_exits:
             result = run(stepper, batch, exit_policy, max_layers)
             token_outputs = self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1])
-            return AdaptiveOutput(logits=result.logits, exit_layer=result.layer, **token_outputs)
+            return AdaptiveOutput(**{"logits": result.logits, "exit_layer": result.layer, **token_outputs})
         outputs = run_all_exits(stepper, batch)
         loss = None
         if labels is not None:
@@ -373,10 +371,10 @@ class AdaptiveModel(PreTrainedModel):
             loss = torch.stack(losses).sum()
         result = run(Replay(outputs), batch, policies.Never() if exit_policy is None else exit_policy, max_layers)
         uncertainty = [output.uncertainty for output in outputs if output.uncertainty is not None]
+        token_outputs = self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1])
         return AdaptiveOutput(
+            **{"logits": result.logits, **token_outputs},
             loss=loss,
-            logits=result.logits,
-            **self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1]),
             exit_layer=result.layer,
             exit_logits=torch.stack([output.logits for output in outputs], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
@@ -483,6 +481,5 @@ def check_model_type(name: Any, hub_options: dict[str, Any]) -> None:
         raise BadModel(f"{name} is a {model_type} {'model' if is_head else 'encoder'} without exits. {advice}")
 
 
-AutoModel.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
-AutoModelForSequenceClassification.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
-AutoModelForQuestionAnswering.register(AdaptiveConfig, AdaptiveModel, exist_ok=True)
+for name in AUTO_CLASSES:
+    getattr(transformers, name).register(AdaptiveConfig, AdaptiveModel, exist_ok=True)

@@ -298,9 +298,12 @@ def _build_config(
 
 
 def _build_specs(layers: Sequence[int], heads: str, pooling: str, exit_options: ExitOptions) -> list[ExitSpec]:
+    queries, width, channels = exit_options.queries, exit_options.query_width, exit_options.convolution
+    if exit_options.per_token and heads == "linear":
+        early = [ExitSpec(layer, heads, pooling, convolution=channels) for layer in layers[:-1]]
+        return [*early, ExitSpec(layers[-1], heads, pooling)]
     if heads != "attention":
         return [ExitSpec(layer, heads, pooling) for layer in layers]
-    queries, width, channels = exit_options.queries, exit_options.query_width, exit_options.convolution
     return [
         ExitSpec(layer, heads, pooling, 1.0, queries, width, channels if layer <= CONVOLUTION_LAYERS else 0)
         for layer in layers
@@ -322,7 +325,7 @@ def _resolve_heads(family: Family, backbone: PreTrainedConfig, exit_options: Exi
         pooling = "tokens" if exit_options.per_token else pooling
     if heads != "attention" and (exit_options.queries, exit_options.query_width) != (QUERIES, QUERY_WIDTH):
         raise BadValue(f"Only attention heads have queries, and the heads are {heads}. Set `heads='attention'`.")
-    if heads != "attention" and exit_options.convolution:
+    if exit_options.convolution and heads != "attention" and not (exit_options.per_token and heads == "linear"):
         raise BadValue(f"Only attention heads have a convolution, and the heads are {heads}. Set `convolution=0`.")
     if heads == "attention" and exit_options.per_token:
         raise BadValue("Attention heads do not support an output per token. Set `heads='linear'`.")

@@ -83,7 +83,7 @@ class ExitSpec:
     temperature: float = 1.0
     queries: int = QUERIES  # for attention heads
     width: int = QUERY_WIDTH  # output size of each query
-    convolution: int = 0  # channels of a convolution in front of the queries; 0: none
+    convolution: int = 0  # channels of a convolution over neighbouring tokens; 0: none
 
     def __post_init__(self) -> None:
         if not _is_number(self.temperature) or not 0 < self.temperature <= MAX_TEMPERATURE:
@@ -107,10 +107,10 @@ class ExitSpec:
                     f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between {minimum} and "
                     f"{MAX_QUERIES:,}, got {count!r:.60}."
                 )
-        if self.convolution and self.head != "attention":
+        if self.convolution and self.head != "attention" and (self.head, self.pooling) != ("linear", "tokens"):
             raise BadModel(
                 f"The exit on layer {self.layer!s:.20} has head {self.head!r} with a convolution; only attention heads "
-                "support one."
+                "and linear heads per token support one."
             )
 
     def to_dict(self) -> dict[str, Any]:

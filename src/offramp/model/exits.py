@@ -78,7 +78,9 @@ class Head(nn.Module):
         self.dense_norm = _norm(size, head_spec.dense_norm_eps, head_spec.norm_bias)
         self.dropout = nn.Dropout(head_spec.dropout)
         self.reader = Queries(size, spec.queries, spec.width, spec.convolution) if spec.pooling == "queries" else None
-        self.classifier = nn.Linear(size if self.reader is None else spec.queries * spec.width, labels)
+        per_token = spec.convolution if spec.pooling == "tokens" else 0
+        self.convolution = Convolution(size, per_token) if per_token else None
+        self.classifier = nn.Linear(size + per_token if self.reader is None else spec.queries * spec.width, labels)
         self.ramp: Head | None = None  # a converted checkpoint's extra head on the last layer
 
     def features(self, state: EncoderState, shared: nn.Module | None = None) -> Tensor:
@@ -98,6 +100,8 @@ class Head(nn.Module):
             pooled = self.activation(self.dense(self.input_dropout(pooled)))
             if self.dense_norm is not None:
                 pooled = self.dense_norm(pooled)
+        if self.convolution is not None:
+            pooled = torch.cat([pooled, self.convolution(pooled, state.weights)], dim=-1)
         return self.dropout(pooled) if self.training else pooled
 
     def forward(self, features: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offramp.answers import ANSWER_TYPES
 from offramp.errors import OfframpError
 from offramp.files.managed_files import EXPORT
 from offramp.model.renamed import current_calibration
@@ -18,6 +19,7 @@ from offramp.runtimes import graph_runtimes
 from offramp.runtimes.segments import hash_sources
 
 __all__ = [
+    "AUTO_CLASSES",
     "AUTO_MAP",
     "EXPORT_FILE",
     "REMOTE_CODE",
@@ -39,7 +41,7 @@ from offramp import AdaptiveConfig, AdaptiveModel
 
 __all__ = ["AdaptiveConfig", "AdaptiveModel"]
 '''
-AUTO_CLASSES = ("AutoModel", "AutoModelForSequenceClassification", "AutoModelForQuestionAnswering")
+AUTO_CLASSES = ("AutoModel", *dict.fromkeys(f"AutoModel{kind.architecture}" for kind in ANSWER_TYPES.values()))
 AUTO_MAP = {"AutoConfig": "modeling_offramp.AdaptiveConfig"}
 AUTO_MAP |= dict.fromkeys(AUTO_CLASSES, "modeling_offramp.AdaptiveModel")
 

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +147,8 @@ class _TableLines:
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, float):
@@ -164,7 +166,7 @@ class _ParquetTypes:
     def schema(self) -> Any:
         import pyarrow as pa
 
-        types = {"string": pa.string(), "float": pa.float64(), "int": pa.int64()}
+        types = {"string": pa.string(), "json": pa.string(), "float": pa.float64(), "int": pa.int64()}
         types |= {f"{name}s": pa.list_(kind) for name, kind in list(types.items())}
         fields = self.table.config.answer_type.fields
         columns = {name: types[fields[name]] if name in fields else self._type(pa, name) for name in self.table.columns}
@@ -192,7 +194,7 @@ def _write_parquet(table: PredictionTable, path: Path, name: str) -> int:
             for row in rows if table.all_scores else ():
                 row |= {f"score_{label}": score for label, score in row.pop("scores", {}).items()}
             with writing(name):
-                writer.write_table(_arrow_table(pa, rows, schema, name))
+                writer.write_table(_arrow_table(pa, rows, schema, name, table.config.answer_type.fields))
             count += len(rows)
         with writing(name):
             writer = writer or ParquetWriter(path, schema)
@@ -203,9 +205,11 @@ def _write_parquet(table: PredictionTable, path: Path, name: str) -> int:
     return count
 
 
-def _arrow_table(pa: Any, rows: list[dict[str, Any]], schema: Any, name: str) -> Any:
+def _arrow_table(pa: Any, rows: list[dict[str, Any]], schema: Any, name: str, fields: Mapping[str, str]) -> Any:
     if "id" in schema.names and schema.field("id").type == pa.string():
         rows = [row | {"id": None if row["id"] is None else str(row["id"])} for row in rows]
+    if as_json := [name for name, kind in fields.items() if kind == "json"]:
+        rows = [row | {name: json.dumps(row[name], ensure_ascii=False) for name in as_json} for row in rows]
     try:
         return pa.Table.from_pylist(rows, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as err:

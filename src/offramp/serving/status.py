@@ -101,7 +101,7 @@ def add_open_inference_routes(app: FastAPI, served: ServedModel, name: str) -> N
     async def model_metadata(model: str, version: str = "1") -> dict[str, Any]:
         check_model(model, name, version)
         inputs = [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        datatypes = {"string": "BYTES", "strings": "BYTES", "float": "FP32", "int": "INT64"}
+        datatypes = {"string": "BYTES", "strings": "BYTES", "json": "BYTES", "float": "FP32", "int": "INT64"}
         fields = served.engine.runner.config.answer_type.fields
         outputs = [{"name": field, "datatype": datatypes[dtype], "shape": [-1]} for field, dtype in fields.items()]
         return {"name": model, "versions": ["1"], "platform": "offramp", "inputs": inputs, "outputs": outputs}

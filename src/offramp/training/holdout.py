@@ -94,9 +94,11 @@ def _first_of_copies(keys: NDArray[np.uint64], normalized: NDArray[np.uint64]) -
 
 
 def _strata(rows: Rows, first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the stratum of each distinct text: its class, its number of labels, or the decile of its value."""
+    """Return the stratum of each distinct text: its class, number of labels or entities, or decile of its value."""
     if rows.ids is not None:
         return np.zeros(len(first), dtype=np.int64)
+    if rows.labels and isinstance(rows.labels[0], tuple):  # entities
+        return np.fromiter(map(len, rows.labels), np.int64, len(rows))[first]
     labels = np.asarray(rows.labels)[first]
     if labels.ndim == 2:
         return labels.sum(1).astype(np.int64)

@@ -234,7 +234,7 @@ class TrainingRun:
         tokenizer = model.tokenizer
         model.config.no_answer = 0.0 if data.task.no_answer else None
         answer_type = data.task.answer_type
-        encoder = answer_type.encoder(tokenizer, length)
+        encoder = answer_type.encoder_with_options(tokenizer, length, None, model.config.answer_options)
         train = encode_all(encoder, data.train.texts)
         self.train_rows = Examples(train, answer_type.targets(train, data.train.labels or []))
         self.dev_rows: dict[str, Examples] = {}
@@ -391,6 +391,8 @@ class TrainingRun:
             raise BadValue(
                 f"`class_weights` must be balanced, or one number per class, such as 1,2.5, got {weights!r}."
             )
+        if weights == "balanced" and task.answer_type.per_token:
+            raise BadValue("`class_weights='balanced'` does not support token classification; use a list.")
         if weights == "balanced":
             weights = _balanced_weights(np.asarray(self.data.train.labels), task.num_labels)
         if weights is not None and len(weights) != task.num_labels:

@@ -52,7 +52,7 @@ class Settings:
     dataset: str | None = option(None, "data", "dataset on the Hub, or a local dataset folder (default: the task's)")
     dataset_config: str | None = option(None, "data", "configuration of the dataset (default: the task's)")
     train_file: str | None = option(
-        None, "data", "training file: TSV, CSV, JSON lines, Parquet, or plain text with --recipe imitate"
+        None, "data", "training file: TSV, CSV, JSON lines, Parquet, CoNLL columns, or plain text with --recipe imitate"
     )
     dev_file: str | None = option(None, "data", "development file, in the same formats")
     text_column: str | None = option(None, "data", "custom data: text column (default: text or sentence)")
@@ -81,7 +81,9 @@ class Settings:
     queries: int = option(4, "model", "with --heads attention: learned queries per exit head")
     query_width: int = option(64, "model", "with --heads attention: dimension of a query")
     convolution: int = option(
-        0, "model", "with --heads attention: channels of a convolution over neighbouring tokens, on layers 0 to 2"
+        0,
+        "model",
+        "channels of a convolution over neighbouring tokens, for attention heads on layers 0 to 2 and for taggers",
     )
     pooling: str = option("auto", "model", "pooling of the exit heads: auto, first (as published) or mean")
     num_layers: int | None = option(None, "model", "use only the first K layers (default: all)", metavar="K")

@@ -49,7 +49,7 @@ def candidates(
     names = policies_for(options.policy, trace.model_spec)
     for name in (name for name in names if POLICIES[name].sees_groups):
         results += search_groups(name, trace, guarantee, costs, MARGIN, allowed)
-    if trace.group is not None:
+    if trace.group is not None:  # rows of one example exit separately
         return sorted(results, key=lambda candidate: candidate.seconds)
     risk = Risk(guarantee, trace)
     losses, changes = risk.losses_per_exit(), risk.changes_per_exit()

@@ -70,6 +70,9 @@ def read_trace(file: Path) -> Trace:
             raise _damaged(file, f"unexpected array {name} of type {header[name]['dtype']}")
     arrays: dict[str, Any] = {name: _mapped(file, 8 + size, header[name]) for name in names}
     _check_arrays(file, about, arrays)
+    has_windows = ANSWER_TYPES[about["model"]["problem"]].has_windows
+    if has_windows and len(arrays["group"]) == about["data"].get("texts"):  # no text is longer than a window
+        del arrays["group"]
     return Trace(about, **arrays)
 
 
@@ -116,7 +119,8 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
 
 def _check_groups(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
     """Raise unless rows are in the order of their examples, and every example has rows."""
-    if ANSWER_TYPES[about["model"]["problem"]].multiple_rows is not ("group" in arrays):
+    answer_type = ANSWER_TYPES[about["model"]["problem"]]
+    if (answer_type.multiple_rows or answer_type.has_windows) is not ("group" in arrays):
         raise _damaged(file, "the array group does not match the problem type")
     if "group" in arrays:
         no_answer = about["model"].get("no_answer", "missing")

@@ -120,7 +120,7 @@ class Trace:
         return self._answers(self.logits[:, exit_index])
 
     def _answers(self, logits: Array) -> Array:
-        if self.group is None:
+        if self.group is None and not self.answer_type.has_windows:
             return self.answer_type.answers(logits)
         unused = np.zeros(len(logits), dtype=np.int64)
         return self.decode(RowOutputs(logits, unused, unused)).values
@@ -208,8 +208,16 @@ class Trace:
     def replay(self, policy: Policy) -> Replayed:
         """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
-        answers = self._answers(outputs.logits) if self.group is None else self.decode(outputs).values
+        if self.group is None and self.answer_type.has_windows:  # decoded once per exit
+            answers = self._answers_per_exit[outputs.exit - 1, np.arange(self.rows)]
+        else:
+            answers = self._answers(outputs.logits)
         return Replayed(outputs.exit, outputs.layer, answers)
+
+    @cached_property
+    def _answers_per_exit(self) -> Array:
+        """The predictions of every exit, (exits, rows)."""
+        return np.stack([self.answers_at(index) for index in range(len(self.points))])
 
     def replayed_rows(self, policy: Policy) -> RowOutputs:
         """Return the outputs of all rows under a policy."""

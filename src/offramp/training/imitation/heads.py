@@ -64,7 +64,7 @@ def imitate(
 
     def head_loss(logits: Tensor, batch: NDArray[np.int64]) -> Tensor:
         examples = torch.from_numpy(states.rows[batch]).to(device)
-        soft = answer_type.imitation_loss(logits, states.teacher[batch].to(device), examples)
+        soft = answer_type.imitation_loss(logits, states.teacher_of(batch).to(device), examples)
         if labels is None or not label_weight:
             return soft
         return (1 - label_weight) * soft + label_weight * answer_type.loss(logits, labels[batch].to(device))
@@ -94,7 +94,7 @@ def imitate(
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * warmup * (1 - fraction)
             with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-                logits = _exit_logits(heads, states, batch, device, dtype, PARTS if answer_type.compares_rows else 1)
+                logits = _exit_logits(heads, states, batch, dtype, answer_type)
             loss = torch.stack([head_loss(output.float(), batch) for output in logits]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -137,18 +137,18 @@ def _batches(
 
 
 def _exit_logits(
-    heads: Sequence[Head],
-    states: States,
-    batch: NDArray[np.int64],
-    device: torch.device,
-    dtype: torch.dtype,
-    parts: int,
+    heads: Sequence[Head], states: States, batch: NDArray[np.int64], dtype: torch.dtype, answer_type: AnswerType
 ) -> list[Tensor]:
-    """Return the outputs of every head for the rows of a batch, which run in parts of similar length."""
-    outputs = []
+    """Return the outputs of every head for the rows of a batch, or for their tokens.
+
+    Rows that are compared run in parts of similar length.
+    """
+    outputs, parts = [], PARTS if answer_type.compares_rows else 1
+    device = next(heads[0].parameters()).device
     for rows in np.array_split(batch, parts) if len(batch) > parts else [batch]:
-        encoder_states = zip(heads, states.encoder_states(rows, device, dtype), strict=True)
-        outputs.append([head(head.features(state)) for head, state in encoder_states])
+        encoder_states = states.encoder_states(rows, device, dtype)
+        logits = [head(head.features(state)) for head, state in zip(heads, encoder_states, strict=True)]
+        outputs.append([output[encoder_states[0].real] for output in logits] if answer_type.per_token else logits)
     return [torch.cat(logits) for logits in zip(*outputs, strict=True)]
 
 

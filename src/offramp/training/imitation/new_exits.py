@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from transformers import AutoConfig
 
+from offramp.answers import answer_type_of_architectures
 from offramp.errors import BadModel, BadValue
 from offramp.files.load_errors import loading
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions, add_exits
-from offramp.model.config import AdaptiveConfig
+from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig
 
 __all__ = ["keep_exits", "load_with_new_exits"]
 
@@ -21,7 +23,9 @@ def load_with_new_exits(name: str, options: ExitOptions) -> AdaptiveModel:
     if options.heads == "shared":
         raise BadValue("`heads='shared'` cannot be trained on a frozen model; use attention, linear or pooler.")
     with loading(name):
-        model_type = AutoConfig.from_pretrained(name).model_type
+        config = AutoConfig.from_pretrained(name)
+    model_type = config.model_type
+    options = _heads_for(config, options)
     model = _from_offramp(name, options) if model_type == "offramp" else _from_classifier(name, options)
     config = model.config
     if len(config.exit_specs) == 1:
@@ -34,10 +38,19 @@ def load_with_new_exits(name: str, options: ExitOptions) -> AdaptiveModel:
     return model.eval()
 
 
+def _heads_for(config: Any, options: ExitOptions) -> ExitOptions:
+    """Return the options with linear heads in place of attention heads if the model has an output per token."""
+    is_offramp = isinstance(config, AdaptiveConfig)
+    answer_type = config.answer_type if is_offramp else answer_type_of_architectures(config.architectures or ())
+    if answer_type is None or not answer_type.per_token or options.heads != "attention":
+        return options
+    return replace(options, heads="linear", queries=QUERIES, query_width=QUERY_WIDTH)
+
+
 def _check_answer_type(name: str, config: AdaptiveConfig) -> None:
     """Raise unless the model makes one prediction per text."""
     answer_type = config.answer_type
-    if answer_type.per_token or (answer_type.multiple_rows and not answer_type.compares_rows):
+    if answer_type.multiple_rows and not answer_type.compares_rows:
         raise BadModel(
             f"{name} is a model for {config.answer_type.title}; only models with one prediction per text can be "
             "imitated. Use `offramp train` with another recipe."

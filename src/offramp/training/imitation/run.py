@@ -14,6 +14,7 @@ import torch
 from offramp.data.metrics import AGREEMENT
 from offramp.data.reading import Source, infer_format, read_column_names, read_texts
 from offramp.data.rows import model_task
+from offramp.data.tagged import is_tagged
 from offramp.data.task import Rows, Task
 from offramp.errors import BadInput, BadValue
 from offramp.model.adaptive import AdaptiveModel
@@ -84,6 +85,8 @@ def _source(file: str, settings: Settings) -> Source:
 
 
 def _has_labels(file: str, settings: Settings) -> bool:
+    if is_tagged(_source(file, settings)):
+        return True
     return settings.label_column is not None or "label" in (read_column_names(_source(file, settings)) or [])
 
 
@@ -102,10 +105,13 @@ def train_from_states(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as states_folder:
         states = record_states(model, rows.texts, Path(states_folder))
+        if model.config.answer_type.per_token and (recipe.teacher or recipe.label_weight):
+            raise BadValue("Token classification imitates the model itself; remove `teacher=` and `label_weight=`.")
         if recipe.teacher:
             logits = full_model_logits(recipe.teacher, model.config, rows.texts)[0]
             states = states.with_teacher(torch.from_numpy(np.ascontiguousarray(logits[states.rows])))
-        labels = None if rows.labels is None else torch.as_tensor(np.asarray(rows.labels))[states.rows]
+        has_labels = rows.labels is not None and not model.config.answer_type.per_token
+        labels = None if not has_labels else torch.as_tensor(np.asarray(rows.labels))[states.rows]
         warmup = published.warmup if settings.warmup is None else settings.warmup
         batch_size = settings.batch_size or published.batch_size
         updates = max(1, int(np.ceil(epochs * len(rows) / batch_size)))

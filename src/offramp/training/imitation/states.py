@@ -39,8 +39,14 @@ class States:
 
     values: NDArray[np.float16]  # (tokens, early exits, hidden size)
     lengths: NDArray[np.int64]  # (rows,)
-    teacher: Tensor  # (rows, classes), logits of the last exit or of another model
+    teacher: Tensor  # (rows, classes), logits of the last exit or of another model; per-token: (tokens, labels)
     rows: NDArray[np.int64]  # (rows,), index of each row's example
+    summaries: Tensor | None = None  # (rows, columns), the last exit's outputs of per-token answer types
+
+    @property
+    def outputs(self) -> Tensor:
+        """The outputs of the last exit, (rows, columns)."""
+        return self.teacher if self.summaries is None else self.summaries
 
     @property
     def mean_length(self) -> float:
@@ -50,6 +56,15 @@ class States:
     def with_teacher(self, logits: Tensor) -> States:
         """Return the same states with another model's logits."""
         return replace(self, teacher=logits)
+
+    def teacher_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return the teacher's logits of these rows, or of all their tokens."""
+        if self.summaries is None:
+            return self.teacher[rows]
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        tokens = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+        return self.teacher[torch.from_numpy(tokens)]
 
     def encoder_states(
         self, rows: NDArray[np.int64], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
@@ -83,11 +98,12 @@ def record_states(
     """
     runner = _in_half_precision(model).runner() if exported is None else exported
     stepper: EncoderStepper = runner.stepper  # type: ignore[assignment]  # not every backend is one
-    file, lengths, teacher, rows = folder / "states", [], [], []
+    file, lengths, teacher, rows, summaries = folder / "states", [], [], [], []
+    per_token = model.config.answer_type.per_token
     with writing(file), file.open("wb") as out:
         for chunk in runner.chunks(texts, quiet=quiet, title="Running the encoder"):
             _check_disk_space(folder, chunk, bytes_per_token(model))
-            chunk_logits = []
+            chunk_logits, chunk_outputs = [], []
             with runner.stepper.inference_mode():
                 for batch in chunk.batches():
                     hidden, real, output = stepper.hidden_states(batch)
@@ -95,14 +111,18 @@ def record_states(
                     tokens = [state.cpu()[real].clamp(-MAX_FLOAT16, MAX_FLOAT16).half() for state in hidden]
                     torch.stack(tokens, 1).numpy().tofile(out)
                     lengths.append(real.sum(1).numpy())
-                    chunk_logits.append(output.logits.float().cpu())
+                    logits = output.raw.float().cpu()
+                    chunk_logits.append(logits[real] if per_token else logits)
+                    chunk_outputs.append(output.logits.float().cpu())
             teacher.append(torch.cat(chunk_logits))
             rows.append(chunk.rows.group[chunk.order] + chunk.offset)  # rows are stored in the order of the batches
-            _check_finite(teacher[-1], chunk)
+            summaries.append(torch.cat(chunk_outputs))
+            _check_finite(summaries[-1], chunk)
     row_lengths = np.concatenate(lengths)
     shape = (int(row_lengths.sum()), len(model.exits.points) - 1, model.config.hidden_size)
     values = np.memmap(file, np.float16, "r", shape=shape)
-    return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows))
+    outputs = torch.cat(summaries) if per_token else None
+    return States(values, row_lengths, torch.cat(teacher), np.concatenate(rows), outputs)
 
 
 def bytes_per_token(model: AdaptiveModel) -> int:

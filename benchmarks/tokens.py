@@ -1,0 +1,292 @@
+"""Token classification with early exits: CoNLL-2003, personal data, and a tagger without labels.
+
+    python benchmarks/tokens.py train MiniLM --encoder all-MiniLM-L6-v2 --data DATA --work WORK --set conll
+
+DATA is a folder with CoNLL2003 and PII. Each step writes a record into `benchmarks/results/tokens`; a step whose
+record exists is skipped (`--again` repeats it). `write_tokens.py` turns the records into a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import offramp
+from offramp.answers import TOKEN
+from offramp.answers.token_rows import text_of
+from offramp.answers.token_scores import entity_f1, scores_by_type
+from offramp.core.machine import cpu_name
+from offramp.data.hashes import hash_texts
+from offramp.data.table import Columns, Table, read_table
+from offramp.training.holdout import read_hashes
+from offramp.training.imitation.new_exits import keep_exits
+
+RESULTS = Path(__file__).parent / "results" / "tokens"
+SEED = 0
+PASSES = 5
+
+
+def read_set(name: str, data: Path) -> dict[str, Table]:
+    """Return the training, development and test texts with their entities."""
+    if name == "conll":
+        files = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
+        return {split: read_table(str(data / "CoNLL2003" / file), Columns()) for split, file in files.items()}
+    table = read_table(str(data / "PII" / "synth_dataset_v2.json"), Columns())
+    order = list(range(len(table.texts)))
+    random.Random(SEED).shuffle(order)
+    parts = {"train": order[:900], "dev": order[900:1050], "test": order[1050:]}
+    return {split: _part(table, rows) for split, rows in parts.items()}
+
+
+def _part(table: Table, rows: list[int]) -> Table:
+    texts, labels = [table.texts[row] for row in rows], [table.labels[row] for row in rows]
+    return Table(table.name, texts, labels, [table.lines[row] for row in rows], table.label_names)
+
+
+def write_files(tables: dict[str, Table], folder: Path) -> dict[str, str]:
+    """Write each split as JSON lines; return the file names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for split, table in tables.items():
+        rows = []
+        for text, entities in zip(table.texts, table.labels, strict=True):
+            if isinstance(text, str):
+                spans = [{"label": kind, "start": start, "end": end} for kind, start, end in entities]
+                rows.append({"text": text, "spans": spans})
+            else:
+                rows.append({"tokens": list(text), "ner_tags": tags_of(text, entities)})
+        files[split] = str(folder / f"{split}.jsonl")
+        Path(files[split]).write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return files
+
+
+def tags_of(words: Any, entities: Any) -> list[str]:
+    """Return the tag of each word."""
+    tags, start = [], 0
+    for word in words:
+        tag = next((e for e in entities if e[1] <= start < e[2]), None)
+        tags.append("O" if tag is None else f"{'B' if tag[1] == start else 'I'}-{tag[0]}")
+        start += len(word) + 1
+    return tags
+
+
+def step(name: str, again: bool, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of a step; run it if there is none."""
+    file = RESULTS / f"{name}.json"
+    if file.is_file() and not again:
+        return dict(json.loads(file.read_text("utf-8")))
+    start = time.time()
+    record = run()
+    record |= {
+        "seconds": round(time.time() - start, 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "offramp": offramp.__version__,
+        "machine": cpu_name(),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return record
+
+
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tune an encoder with a head per token after its last layer."""
+    tables = read_set(args.set, args.data)
+    files = write_files(tables, args.work / args.set)
+    output = args.work / f"{args.name}-{args.set}"
+    result = offramp.train(
+        args.encoder,
+        output=output,
+        train_file=files["train"],
+        dev_file=files["dev"],
+        recipe="plain",
+        epochs=args.epochs,
+        learning_rate=args.learning_rate,
+        batch_size=args.batch,
+        max_length=128,
+        calibration_split=0,
+        bf16=args.bf16,
+        train_rows=args.rows,
+        resume=output.exists(),
+    )
+    return {"dev": result.dev, "epochs": args.epochs, "learning_rate": args.learning_rate, "rows": args.rows}
+
+
+def adapt(args: argparse.Namespace) -> dict[str, Any]:
+    """Add early exits to the tagger without labels, with a guarantee about texts with other entities."""
+    tables = read_set(args.set, args.data)
+    file = args.work / args.set / "texts.jsonl"
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    texts = unlabelled(tables, tagger)[: args.texts]
+    write_texts(file, texts)
+    result = offramp.adapt(
+        tagger,
+        file,
+        text_column="tokens",
+        output=output,
+        risk=args.risk,
+        backend="onnx",
+        threads=1,
+        epochs=args.head_epochs,
+        variations=args.variations,
+        int8=args.int8,
+        exits=args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")],
+        resume=(args.work / f".{output.name}.adapting").exists(),
+        overwrite=output.exists(),
+        ledger=args.work / "tests.jsonl",
+    )
+    return {
+        "texts": len(texts),
+        "risk": args.risk,
+        "holds": bool(result),
+        "sentence": result.guarantee or result.reason,
+        "training": {"epochs": args.head_epochs, "variations": args.variations},
+        "layers": list(result.layers),
+        "speedup": result.speedup,
+        "speedup_over_int8": result.speedup_over_int8,
+        "measured": result.measured,
+    }
+
+
+def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
+    """Return the training texts that the tagger was not trained on, in a fixed order, then the others."""
+    hashes = read_hashes(tagger)
+    seen = set() if "train" not in hashes else set(hashes["train"].tolist())
+    texts = list(tables["train"].texts)
+    random.Random(SEED).shuffle(texts)
+    is_seen = [key in seen for key in hash_texts(texts).tolist()]
+    order = sorted(range(len(texts)), key=lambda row: is_seen[row])
+    return [texts[row] for row in order]
+
+
+def write_texts(file: Path, texts: list[Any]) -> None:
+    """Write texts or lists of words as JSON lines."""
+    rows = [{"tokens": text if isinstance(text, str) else list(text)} for text in texts]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+
+
+def calibrate(args: argparse.Namespace) -> dict[str, Any]:
+    """Calibrate a copy of the adapted tagger on texts that neither step used."""
+    source = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    folder = Path(f"{source}-{args.risk_type}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    shutil.copytree(source, folder)
+    file = args.work / args.set / "fresh.jsonl"
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    write_texts(file, unlabelled(read_set(args.set, args.data), tagger)[args.texts : args.texts + args.fresh])
+    result = offramp.calibrate(
+        folder,
+        texts=file,
+        text_column="tokens",
+        backend="onnx",
+        risk=args.risk,
+        risk_type=args.risk_type,
+        ledger=args.work / "tests.jsonl",
+    )
+    return {"risk": args.risk, "risk_type": args.risk_type, "holds": bool(result), "sentence": str(result)}
+
+
+def check(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare the adapted tagger with its full model on the test texts: entities, F1, seconds."""
+    tables = read_set(args.set, args.data)
+    test = tables["test"]
+    texts, golds = test.texts[: args.texts], TOKEN.label_array(test.labels[: args.texts])
+    folder = args.work / f"{args.name}-{args.set}-fast{args.label}{f'-{args.risk_type}' if args.risk_type else ''}"
+    fast = offramp.load(folder, backend="onnx", threads=1)
+    plain = args.tagger or args.work / f"{args.name}-{args.set}"
+    full = offramp.AdaptiveModel.from_pretrained(folder).runner()
+    exported = args.work / f"{args.name}-{args.set}-int8"
+    if not exported.exists():
+        model = offramp.AdaptiveModel.from_pretrained(full.name)
+        keep_exits(model, [model.config.num_layers]).save_pretrained(exported, exports=False)
+        offramp.export(exported, texts=[text_of(text) for text in tables["dev"].texts[:256]], backend="onnx")
+    int8 = offramp.load(exported, backend="onnx", threads=1)
+    torch.set_num_threads(1)
+    answers = {
+        "full": full.answer(texts, policy="never"),
+        "fast": fast.answer(texts),
+        "int8": int8.answer(texts, policy="never"),
+    }
+    expected = answers["full"].values
+    lines = {}
+    for name, answer in answers.items():
+        lost = TOKEN.lost(answer.values, expected)
+        lines[name] = {
+            "f1": entity_f1(answer.values, golds) if args.tagger is None else None,
+            "other_entities": int(TOKEN.differ(answer.values, expected).sum()),
+            "lost_on_average": float(np.nanmean(lost)),
+            "mean_layers": float(answer.layer.mean()),
+        }
+    by_type = scores_by_type(answers["fast"].values, golds) if args.tagger is None else {}
+    return {
+        "texts": len(texts),
+        "entities": int(sum(map(len, expected))),
+        "results": lines,
+        "by_type": by_type,
+        "policy": str(fast.config.exit_policy),
+        "precision": {"fast": fast.dtype, "int8": int8.dtype},
+        "seconds_per_text": _time({"fast": fast, "int8": int8}, texts[: args.timed]),
+        "timed": len(texts[: args.timed]),
+        "tagger": Path(plain).name,
+    }
+
+
+def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
+    """Return CPU seconds per text of several passes, interleaved."""
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(PASSES):
+        for name, runner in runners.items():
+            start = time.process_time()
+            runner.answer(texts, policy=None if name == "fast" else "never")
+            seconds[name].append((time.process_time() - start) / len(texts))
+    return seconds
+
+
+STEPS = {"train": train, "adapt": adapt, "calibrate": calibrate, "check": check}
+
+
+def main() -> None:
+    """Parse the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument("name", help="of the model in the records, such as MiniLM")
+    parser.add_argument("--set", choices=("conll", "pii"), default="conll")
+    parser.add_argument("--encoder")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the models")
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--rows", type=int, help="training texts (default: all)")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--bf16", action="store_true", help="bfloat16, faster where the CPU has it")
+    parser.add_argument("--tagger", type=Path, help="adapt this tagger instead of a trained one")
+    parser.add_argument("--texts", type=int, help="number of texts (default: all)")
+    parser.add_argument("--timed", type=int, default=1000, help="number of test texts that are timed")
+    parser.add_argument("--risk-type", choices=("disagreement", "lost"), help="of a calibrated copy")
+    parser.add_argument("--risk", type=float, default=0.02)
+    parser.add_argument("--head-epochs", type=float, help="for training the exits")
+    parser.add_argument("--variations", type=int)
+    parser.add_argument("--int8", default="auto")
+    parser.add_argument("--exits", default="auto", help="layers that may get an exit, such as 0,1,2")
+    parser.add_argument("--label", default="", help="of another adaptation of the same tagger, such as -risk5")
+    parser.add_argument("--fresh", type=int, default=3000, help="texts to calibrate on")
+    parser.add_argument("--again", action="store_true")
+    args = parser.parse_args()
+    kind = f"-{args.risk_type}" if args.risk_type else ""
+    record = step(f"{args.step}-{args.name}-{args.set}{args.label}{kind}", args.again, lambda: STEPS[args.step](args))
+    print(json.dumps(record, indent=1)[:2000])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Write docs/results/token-classification.md from the records of tokens.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from tokens import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "token-classification.md"
+AIM, AIM_RISK = 2.5, 0.02  # times full-depth int8, at this guaranteed risk
+LABELS = ("", "-risk5")  # of adaptations of one tagger
+SETS = {"conll": "CoNLL-2003", "pii": "personal data (presidio's synthetic texts)"}
+HEAD = """\
+# Token classification
+
+Taggers with early exits: what they cost in entities and what they save in time. Each tagger was fine-tuned with a head
+after its last layer, adapted with `offramp adapt` without labels, and compared with itself at full depth on test texts
+that neither step used. Written by `benchmarks/write_tokens.py` from the records of `benchmarks/tokens.py`.
+
+*Other entities*: texts whose entities differ from those of the full model in float32. *Lost*: entities of the full
+model that are missing, on average over texts with entities. *CPU time* is per text on one thread, tokenization and
+decoding included, the median of interleaved passes in one process. *int8* is the same tagger without early exits in
+ONNX Runtime int8.
+
+"""
+
+
+def load(name: str) -> dict[str, Any] | None:
+    """Return a record; None if the step was not run."""
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else None
+
+
+def models(step: str) -> list[tuple[str, str]]:
+    """Return the names and data sets of the records of a step."""
+    names = [file.stem.removeprefix(f"{step}-").rsplit("-", 1) for file in sorted(RESULTS.glob(f"{step}-*.json"))]
+    return [(name, data) for name, data in names if data in SETS]
+
+
+def trained() -> list[str]:
+    """Return the table of fine-tuned taggers."""
+    lines = ["## Fine-tuned taggers", "", "| tagger | data | training texts | epochs | F1, development texts |"]
+    lines.append("|---|---|---:|---:|---:|")
+    for name, data in models("train"):
+        record = load(f"train-{name}-{data}") or {}
+        f1 = record["dev"]["dev"][-1]["entity_f1"]
+        lines.append(f"| {name} | {SETS[data]} | {record['rows'] or 'all'} | {record['epochs']:g} | {100 * f1:.1f} |")
+    records = [load(f"train-{name}-{data}") or {} for name, data in models("train")]
+    machines = "; ".join(sorted({f"{record['machine']}, {record['date'][:10]}" for record in records}))
+    return [*lines, "", f"Machine: {machines}.", ""]
+
+
+def adapted(name: str, data: str) -> list[str]:
+    """Return the section of a tagger with all its adaptations."""
+    lines = [f"## {name} on {SETS[data]}", ""]
+    if load(f"adapt-{name}-{data}") is None:
+        return [*lines, "Not adapted.", ""]
+    for label in LABELS:
+        if (record := load(f"adapt-{name}-{data}{label}")) is not None:
+            lines += adaptation(record, f"{name}-{data}{label}")
+    return lines
+
+
+def adaptation(record: dict[str, Any], key: str) -> list[str]:
+    """Return one adaptation, and the comparisons on test texts."""
+    epochs = f"; {record['training']['epochs']:g} epochs" if record["training"]["epochs"] else ""
+    lines = [f"### Risk {100 * record['risk']:g} %", "", f"{record['texts']:,} texts without labels{epochs}.", ""]
+    lines += [record["sentence"], ""]
+    if not record["holds"]:
+        return lines
+    lines += [f"Exits on layers {', '.join(map(str, record['layers']))}.", ""]
+    lines += compared(load(f"check-{key}"), record["risk"])
+    for kind in ("disagreement", "lost"):
+        if (calibration := load(f"calibrate-{key}-{kind}")) is not None:
+            lines += ["Calibrated again on other texts:", "", calibration["sentence"], ""]
+            lines += compared(load(f"check-{key}-{kind}"), calibration["risk"]) if calibration["holds"] else []
+    return lines
+
+
+def compared(record: dict[str, Any] | None, risk: float) -> list[str]:
+    """Return the comparison of a tagger with its full depth on test texts."""
+    if record is None:
+        return ["Not compared on test texts.", ""]
+    count = record["texts"]
+    lines = [
+        f"On {count:,} test texts with {record['entities']:,} entities of the full model:",
+        "",
+        "| model | F1 | texts with other entities | entities lost | mean layers | CPU time per text |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    seconds = {key: statistics.median(values) for key, values in record["seconds_per_text"].items()}
+    titles = {"full": "full depth, float32", "int8": f"full depth, {record['precision']['int8']}"}
+    titles["fast"] = f"early exits, {record['precision']['fast']}"
+    for key, title in titles.items():
+        result = record["results"][key]
+        f1 = "" if result["f1"] is None else f"{100 * result['f1']:.1f}"
+        other, lost = f"{100 * result['other_entities'] / count:.1f} %", f"{100 * result['lost_on_average']:.1f} %"
+        time = f"{1000 * seconds[key]:.2f} ms" if key in seconds else "not measured"
+        lines.append(f"| {title} | {f1} | {other} | {lost} | {result['mean_layers']:.2f} | {time} |")
+    speedup = seconds["int8"] / seconds["fast"]
+    spread = max(max(values) / min(values) for values in record["seconds_per_text"].values())
+    is_reached = speedup >= AIM and risk <= AIM_RISK and record["results"]["fast"]["other_entities"] <= AIM_RISK * count
+    lines += ["", f"{speedup:.2f} × full-depth int8, on {record['timed']:,} texts."]
+    lines += [f"The slowest pass took {spread:.2f} × the time of the fastest."]
+    lines += [f"The aim, {AIM:g} × at 2 % of texts with other entities, is {'' if is_reached else 'not '}reached.", ""]
+    if record["by_type"]:
+        lines += ["| type | F1 with early exits | labelled entities |", "|---|---:|---:|"]
+        lines += [f"| {kind} | {100 * s['f1']:.1f} | {s['support']:.0f} |" for kind, s in record["by_type"].items()]
+        lines.append("")
+    return [*lines, f"Machine: {record['machine']}, {record['date'][:10]}.", ""]
+
+
+def main() -> None:
+    """Write the page."""
+    names = sorted({*models("train"), *models("adapt")})
+    sections = [line for name, data in names for line in adapted(name, data)]
+    PAGE.write_text(HEAD + "\n".join([*trained(), *sections]).rstrip() + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
