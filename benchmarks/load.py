@@ -29,6 +29,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ class Client:
             return int(head[9:12]), time.perf_counter() - start
 
 
-async def capacity(client: Client, texts: list[Item], seconds: float, clients: int = 64) -> float:
+async def capacity(client: Client, texts: Sequence[Item], seconds: float, clients: int = 64) -> float:
     """Return responses per second with clients that wait for each response."""
     count, end = 0, time.perf_counter() + seconds
     rng = random.Random(0)
@@ -106,7 +107,7 @@ async def capacity(client: Client, texts: list[Item], seconds: float, clients: i
 
 
 async def offer_load(
-    client: Client, texts: list[Item], rate: float, seconds: float, probe: bool = False
+    client: Client, texts: Sequence[Item], rate: float, seconds: float, probe: bool = False
 ) -> dict[str, Any]:
     """Send texts with Poisson arrivals, without waiting for responses; return statuses and latencies."""
     rng, responses, tasks = random.Random(1), [], []
@@ -156,7 +157,9 @@ async def _start_health_probe(port: int, seconds: float) -> asyncio.subprocess.P
     return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
 
 
-async def goodput(client: Client, texts: list[Item], maximum: float, limit: float, seconds: float) -> dict[str, Any]:
+async def goodput(
+    client: Client, texts: Sequence[Item], maximum: float, limit: float, seconds: float
+) -> dict[str, Any]:
     """Return the highest rate at which p99 is within the limit, by bisection."""
     low, high, best = 0.0, 1.05 * maximum, {"rate": 0.0}
     for _ in range(6):
@@ -192,7 +195,7 @@ def memory(process: Any) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-async def measure(args: argparse.Namespace, texts: list[Item]) -> dict[str, Any]:
+async def measure(args: argparse.Namespace, texts: Sequence[Item]) -> dict[str, Any]:
     """Measure all servers."""
     serve = [sys.executable, "-m", "offramp", "serve", args.model, "--backend", args.backend, "--threads", "1"]
     servers = {

@@ -80,8 +80,8 @@ def main() -> None:
     finally:
         server.terminate()
         server.wait()
-    results = {"date": f"{date.today()}", "cpu": cpu_name(), "top_n": args.top_n, "clients": clients}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    record = {"date": f"{date.today()}", "cpu": cpu_name(), "top_n": args.top_n, "clients": clients}
+    RESULTS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     for name, client in clients.items():
         assert client["same_order"] == len(rankings) and client["largest_difference"] <= TOLERANCE, name
 
