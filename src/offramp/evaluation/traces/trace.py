@@ -208,7 +208,9 @@ class Trace:
     def replay(self, policy: Policy) -> Replayed:
         """Replay a policy: where rows exit, and their predictions."""
         outputs = self.replayed_rows(policy)
-        if self.group is None and self.answer_type.has_windows:  # decoded once per exit
+        if self.group is not None:
+            answers = self.decode(outputs).values
+        elif self.answer_type.has_windows:  # decoded once per exit
             answers = self._answers_per_exit[outputs.exit - 1, np.arange(self.rows)]
         else:
             answers = self._answers(outputs.logits)
