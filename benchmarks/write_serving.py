@@ -51,9 +51,11 @@ def load(result: dict[str, Any]) -> list[str]:
         "int8, 12 × 768). Texts: 872 sentences of SST-2's dev set, one per request. The server runs on one core and "
         f"the client on the other. {result['seconds']:.0f} s per point, Poisson arrivals. Capacity and goodput are in "
         "texts per second; latency is in milliseconds from the scheduled send time. *offramp, full depth* is the same "
-        "server with the policy `never`. The plain server is FastAPI with a full-depth int8 graph in ONNX Runtime "
-        "(`benchmarks/plain_server.py`)."
+        "server with the policy `never`."
     )
+    if any("plain" in name for name in result["servers"]):
+        about += " The plain server is FastAPI with a full-depth int8 graph in ONNX Runtime "
+        about += "(`benchmarks/plain_server.py`)."
     return ["## Load", "", about, "", *lines, "", "![latency by request rate](../figures/load.svg)", ""]
 
 
@@ -229,7 +231,8 @@ def main() -> None:
     }
     for name, write in sections.items():
         result = read(name)
-        parts += [f"Not measured yet: {name}.", ""] if result is None else write(result)
+        title = name.split("/")[0].replace("_", " ")
+        parts += [f"Not measured yet: {title}.", ""] if result is None else write(result)
     before, rest = PAGE.read_text("utf-8").split(MARK, 1)
     PAGE.write_text(f"{before}{MARK}\n\n" + "\n".join(parts) + END + rest.split(END, 1)[1], "utf-8")
 
