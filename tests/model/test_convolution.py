@@ -225,7 +225,7 @@ def test_configs_without_the_key_load_and_keep_their_fingerprint(tmp_path):
         ({"convolution": None}, "must be an integer between 0 and 4,096, got None"),
         (
             {"convolution": 8, "head": "linear", "pooling": "mean"},
-            "The exit on layer 1 has head 'linear' with a convolution; only attention heads support one.",
+            "has head 'linear' with a convolution; only attention heads and linear heads per token support one.",
         ),
     ],
 )

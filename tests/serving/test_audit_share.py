@@ -221,9 +221,8 @@ def test_full_depth_replies_after_an_alarm_are_inside_the_guarantee(loose):
     rows = engine.encode(texts(8), True)
     while not engine.auditor.audit.alarm:
         engine.submit(rows, RequestOptions()).result(60)
-    while len(engine.auditor.queue):
-        time.sleep(0.01)
-    counts = engine.auditor.counts
+    while (counts := engine.auditor.counts).sampled > counts.audit.audited + counts.skipped + counts.failed:
+        time.sleep(0.01)  # also while the last batch is audited, which has left the queue
     result = engine.submit(rows, RequestOptions()).result(60)
     assert set(result.answers.layer) == {4} and not result.outside
     for options in (RequestOptions(max_layers=2), RequestOptions(deadline=0.0)):
