@@ -8,6 +8,7 @@ from typing import Any
 from adapt_results import CASES, RESULTS
 from head_convolution import RESULTS as CONVOLUTION_RESULTS
 from saved_results import guarantee_of
+from write_exits import newest
 from write_exits import sections as exit_sections
 
 TITLES = {
@@ -124,7 +125,8 @@ def summary() -> str:
     return (
         f"Without labels, `offramp adapt` runs {min(layers):.1f} to {max(layers):.1f} × fewer layers in {len(records)} "
         f"experiments and is {min(seconds):.1f} to {max(seconds):.1f} × faster (measured in PyTorch), with guarantees "
-        f"of {min(risks):g} to {max(risks):g} % changed predictions."
+        f"of {min(risks):g} to {max(risks):g} % changed predictions. These experiments had no exit on the embeddings. "
+        f"{newest()}"
     )
 
 
