@@ -177,8 +177,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     args = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    wanted = [name for name in VARIANTS if not args.only or name in args.only]
-    wanted = [name for name in wanted if not record_of(args.reranker, name).is_file()]
+    losses = [name for name in VARIANTS if not args.only or name in args.only]
+    losses = [name for name in losses if not record_of(args.reranker, name).is_file()]
     layers = [int(layer) for layer in args.exits.split(",")]
     options = ExitOptions(layers, "attention", problem_type="ranking", convolution=128)
 
@@ -188,8 +188,8 @@ def main() -> None:
         model.config.max_tokens = 128
         return model
 
-    states = recorded(args, fresh()) if wanted else None
-    for name in wanted:
+    states = recorded(args, fresh()) if losses else None
+    for name in losses:
         assert states is not None
         training, judging = states
         model, start = fresh(), time.process_time()

@@ -204,12 +204,12 @@ def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study
     """Select exits, test the guarantee, and look at the unused queries."""
     selection, testing, unused = parts
     early = range(len(selection.points) - 1)
-    found = search_groups("top-k", selection, guarantee, costs, MARGIN, early)
-    if not found:
+    ranked = search_groups("top-k", selection, guarantee, costs, MARGIN, early)
+    if not ranked:
         return {"refused": "no exits within the risk on the selection queries"}
-    exits = found[0].exit_indices
+    exits = ranked[0].exit_indices
     layers = [selection.points[index].layer for index in exits]
-    tested, settings = settings_to_test(with_exits(testing, exits), found[0].policy)
+    tested, settings = settings_to_test(with_exits(testing, exits), ranked[0].policy)
     choice = choose_with_guarantee(tested, guarantee, settings, "that were not used to train or select the exits")
     if choice.policy is None:
         return {"layers": layers, "refused": choice.evidence["sentence"]}

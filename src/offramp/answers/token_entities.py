@@ -152,8 +152,8 @@ def lost_fraction(answers: Array, others: Array) -> NDArray[np.float64]:
     """Return the fraction of the other answers' entities that are missing, per text; NaN without entities."""
     return np.array(
         [
-            len(set(expected).difference(found)) / len(set(expected)) if expected else np.nan
-            for found, expected in zip(answers, others, strict=True)
+            len(set(expected).difference(predicted)) / len(set(expected)) if expected else np.nan
+            for predicted, expected in zip(answers, others, strict=True)
         ],
         dtype=np.float64,
     )
