@@ -1,4 +1,4 @@
-"""An int8 export of the user's model, which computes encoder states several times as fast as torch."""
+"""An int8 export of the user's model, which computes encoder states faster than torch."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ def entity_recall(answers: Array, labels: Array) -> float:
 def scores_by_type(answers: Any, labels: Any) -> dict[str, dict[str, float]]:
     """Return precision, recall, F1 and the number of labelled entities of each type."""
     correct, predicted, labelled = Counter[str](), Counter[str](), Counter[str]()
-    for found, expected in zip(answers, labels, strict=True):
-        if found or expected:
-            found, expected = set(found), set(expected)
-            correct.update(kind for kind, _, _ in found & expected)
-            predicted.update(kind for kind, _, _ in found)
+    for entities, expected in zip(answers, labels, strict=True):
+        if entities or expected:
+            entities, expected = set(entities), set(expected)
+            correct.update(kind for kind, _, _ in entities & expected)
+            predicted.update(kind for kind, _, _ in entities)
             labelled.update(kind for kind, _, _ in expected)
     return {
         kind: _scores((correct[kind], predicted[kind], labelled[kind])) | {"support": float(labelled[kind])}
@@ -45,11 +45,11 @@ def scores_by_type(answers: Any, labels: Any) -> dict[str, dict[str, float]]:
 
 def _count(answers: Array, labels: Array) -> Counts:
     correct = predicted = labelled = 0
-    for found, expected in zip(answers, labels, strict=True):
-        if found or expected:
-            predicted += len(found)
+    for entities, expected in zip(answers, labels, strict=True):
+        if entities or expected:
+            predicted += len(entities)
             labelled += len(expected)
-            correct += len(expected) if found == expected else len(set(found).intersection(expected))
+            correct += len(expected) if entities == expected else len(set(entities).intersection(expected))
     return correct, predicted, labelled
 
 

@@ -75,7 +75,7 @@ def imitate(
     batch_size = options.batch_size * (GROUP_ROWS if answer_type.compares_rows else 1)
     steps = max(1, int(np.ceil(epochs * rows / batch_size)))
     torch.manual_seed(options.seed)
-    norms = nn.ModuleList(_input_norms(heads)).requires_grad_(False)  # without their gradients: 0.7 of the time
+    norms = nn.ModuleList(_input_norms(heads)).requires_grad_(False)  # a step takes less time without gradients
     parameters = [value for head in heads for value in head.parameters() if value.requires_grad]
     device = parameters[0].device
     in_bfloat16 = device.type == "cpu" and half_precision()["bfloat16"]  # 1.6 times as fast
