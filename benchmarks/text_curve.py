@@ -1,6 +1,6 @@
 """How many layers `offramp adapt` saves by the number of texts, and what variations of few texts bring.
 
-    python benchmarks/text_curve.py --models DIR --data GLUE --work DIR [--only minilm-sst2]
+    python benchmarks/text_curve.py --models DIR --data GLUE --work DIR [--only minilm-sst2] [--texts 10000]
 
 Classifiers and rows are those of adapt_results.py (WORK is shared with it). Exits are trained and selected on recorded
 states (`recorded_exits.py`) of the first texts of each case, with a guarantee of 2 % (5 % for newsgroups); unused rows
@@ -81,17 +81,25 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="official GLUE folder")
     parser.add_argument("--work", required=True, help="folder of the runs, shared with adapt_results.py")
     parser.add_argument("--only", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--texts", type=int, nargs="*", help="only the settings with these numbers of texts")
     args = parser.parse_args()
     about: dict[str, Any] = {"date": date.today().isoformat(), "cpu": cpu_name(), "torch": torch.__version__}
-    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"runs": []}
     for name in args.only:
         for texts, variations in SETTINGS[name]:
             key = (name, texts, variations)
-            if any((entry["case"], entry["texts"], entry["variations"]) == key for entry in results["runs"]):
+            if args.texts and texts not in args.texts:
                 continue
-            results["runs"].append(run(*key, args) | about)
-            print(json.dumps(results["runs"][-1]), flush=True)
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            if any((entry["case"], entry["texts"], entry["variations"]) == key for entry in finished()):
+                continue
+            entry = run(*key, args) | about
+            print(json.dumps(entry), flush=True)
+            RESULTS.write_text(json.dumps({"runs": [*finished(), entry]}, indent=1) + "\n", "utf-8")
+
+
+def finished() -> list[dict[str, Any]]:
+    """Return the runs so far."""
+    runs: list[dict[str, Any]] = json.loads(RESULTS.read_text())["runs"] if RESULTS.is_file() else []
+    return runs
 
 
 if __name__ == "__main__":
