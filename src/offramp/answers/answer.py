@@ -121,6 +121,8 @@ class TextAnswers(Answers):
 def concatenate(parts: Sequence[Answers]) -> Answers:
     """Concatenate the predictions for several lists of examples."""
     first = parts[0]
+    if len(parts) == 1:
+        return first
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in _array_names(first)
     }

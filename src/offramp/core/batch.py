@@ -49,6 +49,8 @@ class Ragged:
 
     def row(self, index: int) -> Ints:
         """Return the values of one row."""
+        if len(self.lengths) == 1:
+            return self.values
         start = int(self.starts[index])
         return self.values[start : start + int(self.lengths[index])]
 

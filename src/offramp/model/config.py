@@ -160,6 +160,13 @@ class AdaptiveConfig(PreTrainedConfig):
     calibrated: Any = None  # the guarantee and the fingerprint of the tested model; see calibration.json
     faithful: bool = False  # reproduce quirks of the original implementation: use the ramp, skip checks
 
+    def __getattribute__(self, key: str) -> Any:
+        """Look up an attribute without transformers' aliases and values per layer, which only the backbone may have.
+
+        Theirs takes ten times as long, and one prediction reads dozens of attributes.
+        """
+        return object.__getattribute__(self, key)
+
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         self._check_fields()
@@ -294,7 +301,7 @@ class AdaptiveConfig(PreTrainedConfig):
     @property
     def exit_points(self) -> tuple[ExitPoint, ...]:
         """The exits as the early-exit loop sees them, including the ramp of a faithful model."""
-        layers = [spec.layer for spec in self.exit_specs]
+        layers = [int(spec["layer"]) for spec in self.exits or ()]
         if self.ramp_answers:  # as in the original implementation, although the ramp is untrained
             layers.append(layers[-1])
         return exit_points_on(layers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,13 +71,12 @@ class SegmentStepper:
 
     def advance(self, state: SegmentState, point: ExitPoint) -> tuple[SegmentState, ExitOutput]:
         """Run the segments up to the exit."""
-        outputs: dict[str, Array] = {}
+        feed, outputs = state.feed, dict[str, Array]()
         for number in range(state.segments_done, point.number):
             graph = self.graphs[number]
-            feed = {**state.feed, "mask": state.mask}
-            outputs = graph({name: value for name, value in feed.items() if name in graph.inputs})
-            next_feed = {"hidden": outputs["next"]} if "next" in outputs else {}
-            state = replace(state, feed=next_feed, segments_done=number + 1)
+            outputs = graph({**feed, "mask": state.mask} if "mask" in graph.inputs else feed)
+            feed = {"hidden": outputs["next"]} if "next" in outputs else {}
+        state = SegmentState(feed, state.mask, state.lengths, point.number, state.marks)
         marks = None if state.marks is None else torch.from_numpy(state.marks)
         logits = torch.from_numpy(outputs["logits"])
         logits, tokens = self.answer_type.summarize_logits(logits, lambda: torch.from_numpy(state.mask), marks)
