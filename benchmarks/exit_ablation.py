@@ -6,7 +6,7 @@ Cases, rows and fine-tuned models are those of adapt_results.py, whose WORK fold
 reused); with --strangers also classifiers that were not fine-tuned here (`get-strangers`). The encoder runs once, in
 ONNX Runtime int8. On its states, heads are trained with and without convolutions; exits and thresholds are selected
 with and without layer 0 as `adapt` does, but by counted operations instead of measured times, and the guarantee is
-tested as `adapt` does. The reference is the full depth of the same int8 encoder. Finished cases are skipped. Records go
+tested as `adapt` does. The reference is the full depth of the same encoder. Finished cases are skipped. Records go
 to benchmarks/results/ablation, from which write_adapt.py writes a section of docs/results/quality.md.
 """
 
@@ -60,7 +60,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
     parts["training"] += vary(parts["training"], VARIATIONS, 42)
     parts |= {"unseen": texts["unseen"], "dev": texts["dev"][:MAX_DEV]}
     with tempfile.TemporaryDirectory(dir=args.work) as work:
-        states = record_all(load(folder, CONVOLUTION, max_length), parts, Path(work))
+        states, precision = record_all(load(folder, CONVOLUTION, max_length), parts, Path(work))
         training = states.pop("training")
         for channels in (CONVOLUTION, 0):
             model = load(folder, channels, max_length)
@@ -70,7 +70,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
                 result = select(traces, operations, replace(spec, class_risk=None), with_zero)
                 settings.append({"channels": channels, "layer_0": with_zero, **result})
                 print(case.name, json.dumps(settings[-1]), flush=True)
-    result = {"case": case.name, "model": case.model, "sizes": case.sizes, "risk": guarantee.risk}
+    result = {"case": case.name, "model": case.model, "sizes": case.sizes, "risk": guarantee.risk, "encoder": precision}
     result |= {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": torch.get_num_threads()}
     result |= {"seconds": round(time.monotonic() - start), "settings": settings}
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Select and test exits on recorded encoder states, for benchmarks that compare ways to train them.
 
-The encoder runs once, in ONNX Runtime int8. Heads are trained on its states; exits and thresholds are selected and the
-guarantee is tested as `offramp adapt` does, but by counted operations instead of measured times. The reference is the
-full depth of the same int8 encoder.
+The encoder runs once, in ONNX Runtime int8 if that preserves its predictions. Heads are trained on its states; exits and
+thresholds are selected and the guarantee is tested as `offramp adapt` does, but by counted operations instead of
+measured times. The reference is the full depth of the same encoder.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ def load(classifier: Path, channels: int, max_length: int | None = None, seed: i
     return model
 
 
-def record_all(model: AdaptiveModel, parts: dict[str, list[Any]], folder: Path) -> dict[str, States]:
-    """Run the int8 encoder on every part of the texts, among them `training` and `selection`."""
+def record_all(model: AdaptiveModel, parts: dict[str, list[Any]], folder: Path) -> tuple[dict[str, States], str]:
+    """Run the encoder on every part of the texts, among them `training` and `selection`; return its precision too.
+
+    As in `adapt`, the encoder runs in float32 if int8 changes too many predictions.
+    """
     runner = int8_runner(model, "onnx", "static", parts["training"], parts["selection"])
-    if runner is None:
-        raise SystemExit("The int8 export does not preserve the model's predictions.")
     states = {}
     for name, texts in parts.items():
         (folder / name).mkdir()
         states[name] = record_states(model, texts, folder / name, quiet=True, exported=runner)
-    return states
+    return states, "float32" if runner is None else "int8"
 
 
 def train_and_trace(

@@ -66,7 +66,7 @@ def run(case_name: str, texts: int, variations: int, args: argparse.Namespace) -
         training = [*splits.training, *vary(splits.training, variations, 42)]
         tested: dict[str, list[Any]] = {"selection": list(splits.selection), "test": list(splits.test)}
         tested |= {"unseen": parts["unseen"], "dev": parts["dev"][:MAX_DEV]}
-        states = record_all(model, {"training": training, **tested}, Path(work))
+        states, _ = record_all(model, {"training": training, **tested}, Path(work))
         traces, operations = train_and_trace(model, states.pop("training"), states)
     spec = guarantee.for_model(model.config.answer_type, model.config.labels, model.config.answer_options)
     result = select(traces, operations, replace(spec, class_risk=None), with_zero=True)
