@@ -1,7 +1,7 @@
 """Select and test exits on recorded encoder states, for benchmarks that compare ways to train them.
 
-The encoder runs once, in ONNX Runtime int8 if that preserves its predictions. Heads are trained on its states; exits and
-thresholds are selected and the guarantee is tested as `offramp adapt` does, but by counted operations instead of
+The encoder runs once, in ONNX Runtime int8 if that preserves its predictions. Heads are trained on its states; exits
+and thresholds are selected and the guarantee is tested as `offramp adapt` does, but by counted operations instead of
 measured times. The reference is the full depth of the same encoder.
 """
 

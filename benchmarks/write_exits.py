@@ -36,16 +36,17 @@ PARTS = """\
 ### Exits on the embeddings, and convolutions
 
 `benchmarks/exit_ablation.py`, {dates}, {cpus}, 1 thread. What the exit on layer 0 and the convolutions of the first
-heads contribute. Models without a name are all-MiniLM-L6-v2. Exits are trained on the states of an int8 encoder (\*:
+heads contribute. Models without a name are all-MiniLM-L6-v2. Exits are trained on the states of an int8 encoder (\\*:
 float32, because int8 changes more than 2 % of the predictions), selected and tested as `adapt` does, but for half as
-many epochs, and selected by counted operations instead of measured times. *changed* compares with the full depth of the
-same encoder. Cells: fewer layers on unused rows / on dev. *operations*: fewer operations with both, heads included, on
-unused rows. *none*: no setting passed the test of the guarantee."""
+many epochs, and selected by counted operations instead of measured times. *changed* compares with the full depth of
+the same encoder. Cells: fewer layers on unused rows / on dev. *operations*: fewer operations with both, heads included,
+on unused rows. *none*: no setting passed the test of the guarantee."""
 NUMBERS = """\
 ### Number of texts
 
 `benchmarks/text_curve.py`, {dates}, {cpus}. The same method for more and for fewer texts. *texts*: given to `adapt`;
-70 % of them train the exits (half of a thousand, because the test needs enough rows). *variations*: per training text."""
+70 % of them train the exits (half of a thousand, because the test needs enough rows). *variations*: per training
+text."""
 
 
 def sections() -> list[str]:
