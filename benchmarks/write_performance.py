@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from cost_sections import adapting, calls, processes
 from offramp.report.figures import COLORS
 from saved_results import policy_title
 
@@ -434,7 +435,7 @@ def main() -> None:
     for name, title in MODELS.items():
         lines += comparison(name, title, TARGETS[name])
         lines += comparison(f"{name}-kind", f"{title}, on texts like those of the guarantee", TARGETS[f"{name}-kind"])
-    lines += [EARLIER, ""]
+    lines += [*adapting(), *calls(), *processes(), EARLIER, ""]
     for section in (precisions, tuned):
         for name, title in MODELS.items():
             lines += section(name, title)
