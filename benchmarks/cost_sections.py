@@ -49,8 +49,8 @@ def calls() -> list[str]:
                 f"`benchmarks/call_overhead.py`, {record['date']}, {record['cpu']}, 1 thread. {record['name']} in "
                 f"{record['precision']}, CPU milliseconds of a call: batches of 25 tokens (*same*), and batches of 10 "
                 "to 39 tokens (*changing*). With early exits, the number of rows and their length change at every "
-                "exit. OpenVINO prepares a graph again for a new shape, so a call for a single row takes several times as "
-                "long as in ONNX Runtime, and an exit on layer 0 saves less."
+                "exit. OpenVINO prepares a graph again for a new shape, so a call for a single row takes several times "
+                "as long as in ONNX Runtime, and an exit on layer 0 saves less."
             ),
             "",
             *_table(head, rows),
