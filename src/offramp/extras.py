@@ -16,6 +16,7 @@ EXTRAS = {  # the extras of pyproject.toml and the modules that they install
     "serve": ("fastapi", "uvicorn", "httptools", "prometheus_client", "scipy"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray", "pyarrow"),
+    "sentencepiece": ("sentencepiece", "google.protobuf"),
 }
 
 
