@@ -276,6 +276,7 @@ def test_messages_name_options_on_the_command_line():
         ),
         (["openvino"], "offramp.tune('m', backend='openvino')", "needs openvino: pip install '.[openvino]'"),
         (["fastapi"], "offramp.serve('m')", "Serving needs fastapi: pip install '.[serve]'"),
+        (["scipy"], "offramp.audit('state.json')", "Testing audits needs scipy: pip install '.[serve]'"),
         (
             ["opentelemetry.sdk"],
             "offramp.serve('m', otel=True)",
