@@ -1,6 +1,6 @@
 """Draw the papers' pictures from our own runs: RomeBERT's curves, PABEE's table, and ElasticBERT's ELUE score.
 
-    python benchmarks/papers.py [--models DIR --data DIR --work DIR]
+    python benchmarks/papers.py [--models DIR --data DIR --work DIR [--only minilm-rte]]
 
 With the folders of training_results.py, missing runs are trained first; interrupted ones are resumed. Writes
 docs/results/papers.md and its figure from the records and traces in benchmarks/results/training.
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--only", default="", help="only train runs whose names start with this")
     args = parser.parse_args()
     assert set(CURVES) <= set(MINILM_RECIPES)
     runs = [*(run for group in CURVE_RUNS.values() for run in group), *PABEE_RUNS.values(), *ELUE_STATIC, ELUE_DYNAMIC]
@@ -172,8 +173,9 @@ def main() -> None:
     if args.models and args.data and args.work:
         args.work.mkdir(parents=True, exist_ok=True)
         for run in missing:
-            train(run, args)
-        missing = []
+            if run.name.startswith(args.only):
+                train(run, args)
+        missing = [run for run in missing if finished(run.name) is None]
     dates = sorted(run.record["date"] for run in (finished(run.name) for run in runs) if run is not None)
     machines = sorted({run.record["cpu"] for run in (finished(run.name) for run in runs) if run is not None})
     about = f"Trained by `benchmarks/training_results.py`, {dates[0]} to {dates[-1]}, {' and '.join(machines)}. Scores "
