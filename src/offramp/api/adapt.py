@@ -222,7 +222,7 @@ def adapt(
     from offramp.calibration.tuning.choosing import TuneOptions
     from offramp.data.input_data import check_exists, is_table, resolve_input
     from offramp.model.attach import ExitOptions
-    from offramp.model.config import CONVOLUTION, MAX_QUERIES
+    from offramp.model.exit_spec import CONVOLUTION, MAX_QUERIES
     from offramp.training.imitation.heads import ImitationOptions
 
     if convolution is None:

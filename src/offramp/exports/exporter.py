@@ -25,7 +25,7 @@ from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import Range, observe_ranges
 from offramp.exports.segments import cut_segments, export_whole, hidden_name
 from offramp.model.adaptive import AdaptiveModel
-from offramp.model.config import exit_layers
+from offramp.model.exit_spec import exit_layers
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.segments import SegmentStepper
 
