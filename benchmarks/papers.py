@@ -89,7 +89,7 @@ def romebert() -> list[str]:
         for task, runs in groups.items()
         for run in runs
     ]
-    head = ["task", "system", "2 layers", "3 layers", "4 layers", "all layers", "recipe and learning rates"]
+    head = ["task", "system", "2 layers", "3 layers", "4 layers", "all layers", "recipe"]
     lines = ["## RomeBERT: curves against DeeBERT", "", ROMEBERT, "", "![Score against mean layers](../figures/"]
     lines[-1] += "papers-romebert.svg)"
     text = "Highest dev score with at most so many layers on average:"
@@ -178,9 +178,9 @@ def main() -> None:
         missing = [run for run in missing if finished(run.name) is None]
     dates = sorted(run.record["date"] for run in (finished(run.name) for run in runs) if run is not None)
     machines = sorted({run.record["cpu"] for run in (finished(run.name) for run in runs) if run is not None})
-    about = f"Trained by `benchmarks/training_results.py`, {dates[0]} to {dates[-1]}, {' and '.join(machines)}. Scores "
-    about += "are computed and do not depend on the machine's speed. Written by `benchmarks/papers.py`, which trains "
-    about += "missing runs."
+    period = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    about = f"Trained by `benchmarks/training_results.py` on {period}, {' and '.join(machines)}. Scores do not depend "
+    about += "on the machine's speed. Written by `benchmarks/papers.py`."
     lines = ["# The papers' figures", "", about, "", *romebert(), *pabee(), *elue_scores()]
     (DOCS / "results" / "papers.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("Wrote docs/results/papers.md." + "".join(f" Missing: {run.name}." for run in missing))
