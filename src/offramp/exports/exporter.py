@@ -229,7 +229,7 @@ class Exporter:
         if self.texts.checked:
             checked = compare_with_torch(self._torch_outputs, self.stepper(exported), self.points)
             exported = ExportedGraphs(exported.precision, smoothed, graphs, checked)
-        self._log(exported.precision if exported.checked is None else f"{exported.precision}: {exported.checked}")
+            self._log(f"{exported.precision}: {checked}")
         return exported
 
     def _agreement(self, checked: TorchComparison) -> float:
