@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test pytest check fmt conformance benchmark dist test-wheel clean
+.PHONY: help setup demo docs test pytest check fmt conformance benchmark dist test-wheel test-minimums clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv with pinned versions (the other targets do this themselves)
 
@@ -57,6 +57,9 @@ dist: $(READY) ## build sdist and wheel in dist, and check them
 
 test-wheel: $(READY) ## install the wheel into clean environments, bare and with each extra, and use it (slow)
 	$(BIN)/python tests/wheels.py
+
+test-minimums: $(READY) ## the same with the lowest versions that pyproject.toml allows (slow)
+	$(BIN)/python tests/wheels.py --minimums
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

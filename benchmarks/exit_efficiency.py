@@ -33,7 +33,8 @@ from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.machine import cpu_name
 from offramp.core.stepper import ExitOutput
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.policies import Memory, Never, Policy
 from setting import Texts, make_tokenizer, read_texts
 

@@ -32,7 +32,7 @@ from offramp.data.input_data import resolve_input
 from offramp.data.reading import Text
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
-from offramp.model.config import CONVOLUTION
+from offramp.model.exit_spec import CONVOLUTION
 from offramp.model.exits import Exits, Head
 from offramp.training.holdout import read_hashes
 from offramp.training.imitation.heads import ImitationOptions, imitate

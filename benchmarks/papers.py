@@ -1,6 +1,6 @@
 """Draw the papers' pictures from our own runs: RomeBERT's curves, PABEE's table, and ElasticBERT's ELUE score.
 
-    python benchmarks/papers.py [--models DIR --data DIR --work DIR]
+    python benchmarks/papers.py [--models DIR --data DIR --work DIR [--only minilm-rte]]
 
 With the folders of training_results.py, missing runs are trained first; interrupted ones are resumed. Writes
 docs/results/papers.md and its figure from the records and traces in benchmarks/results/training.
@@ -89,7 +89,7 @@ def romebert() -> list[str]:
         for task, runs in groups.items()
         for run in runs
     ]
-    head = ["task", "system", "2 layers", "3 layers", "4 layers", "all layers", "recipe and learning rates"]
+    head = ["task", "system", "2 layers", "3 layers", "4 layers", "all layers", "recipe"]
     lines = ["## RomeBERT: curves against DeeBERT", "", ROMEBERT, "", "![Score against mean layers](../figures/"]
     lines[-1] += "papers-romebert.svg)"
     text = "Highest dev score with at most so many layers on average:"
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--only", default="", help="only train runs whose names start with this")
     args = parser.parse_args()
     assert set(CURVES) <= set(MINILM_RECIPES)
     runs = [*(run for group in CURVE_RUNS.values() for run in group), *PABEE_RUNS.values(), *ELUE_STATIC, ELUE_DYNAMIC]
@@ -172,13 +173,14 @@ def main() -> None:
     if args.models and args.data and args.work:
         args.work.mkdir(parents=True, exist_ok=True)
         for run in missing:
-            train(run, args)
-        missing = []
+            if run.name.startswith(args.only):
+                train(run, args)
+        missing = [run for run in missing if finished(run.name) is None]
     dates = sorted(run.record["date"] for run in (finished(run.name) for run in runs) if run is not None)
     machines = sorted({run.record["cpu"] for run in (finished(run.name) for run in runs) if run is not None})
-    about = f"Trained by `benchmarks/training_results.py`, {dates[0]} to {dates[-1]}, {' and '.join(machines)}. Scores "
-    about += "are computed and do not depend on the machine's speed. Written by `benchmarks/papers.py`, which trains "
-    about += "missing runs."
+    period = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    about = f"Trained by `benchmarks/training_results.py` on {period}, {' and '.join(machines)}. Scores do not depend "
+    about += "on the machine's speed. Written by `benchmarks/papers.py`."
     lines = ["# The papers' figures", "", about, "", *romebert(), *pabee(), *elue_scores()]
     (DOCS / "results" / "papers.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("Wrote docs/results/papers.md." + "".join(f" Missing: {run.name}." for run in missing))

@@ -40,7 +40,8 @@ from offramp.evaluation.traces.operations import count_operations
 from offramp.exports.exporter import Exporter
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.texts import texts_for_export
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.policies import Never
 from offramp.runtimes.segments import SegmentStepper
 from setting import make_tokenizer, read_texts

@@ -26,7 +26,7 @@ from adapt_results import CASES, fine_tune, split
 from exit_ablation import options_of
 from offramp.adaptation.texts import UserTexts, split_texts
 from offramp.core.machine import cpu_name
-from offramp.model.config import CONVOLUTION
+from offramp.model.exit_spec import CONVOLUTION
 from offramp.training.imitation.variations import vary
 from recorded_exits import load, record_all, select, train_and_trace
 

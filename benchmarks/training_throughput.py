@@ -32,8 +32,9 @@ from offramp.core.machine import cpu_name
 from offramp.data.task import Rows, Task
 from offramp.training.data import Data
 from offramp.training.examples import LengthGroupedSampler, Padder
+from offramp.training.model import build_model
 from offramp.training.recipes import make_recipe
-from offramp.training.run import TrainingRun, build_model
+from offramp.training.run import TrainingRun
 from offramp.training.settings import Settings
 from setting import read_texts
 

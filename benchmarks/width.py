@@ -28,7 +28,8 @@ from transformers import BertConfig
 from offramp import AdaptiveModel
 from offramp.core.batch import Batch
 from offramp.core.machine import cpu_name
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.originals.width.flops import layer_flops
 from offramp.originals.width.spec import Width
 from setting import make_tokenizer, read_texts

@@ -37,12 +37,6 @@ RUNTIME_COLOURS = {"ONNX Runtime": COLORS[0], "OpenVINO": COLORS[1], "torch": "#
 MARKERS = {"bfloat16": "s", "int8-static": "^", "int8-token": "v", "int8-dynamic": "D", "int8-nncf": "P"}
 TICKS = (10, 20, 50, 100, 200, 500, 1000)
 CURVES = {"full": "full depth", "leaving": "early exits"}  # keys of the saved results, and how they are shown
-TARGETS = {  # of this project
-    "mpnet": "Target: 4.5 × the best baseline at batch size 32, 4.0 × at 1.",
-    "mpnet-kind": "Target: 6 × the best baseline at batch size 32, 5 × at 1.",
-    "minilm": "Target: 3.0 × the best baseline at batch size 32, 2.5 × at 1.",
-    "minilm-kind": "",
-}
 
 INTRODUCTION = """\
 `benchmarks/write_performance.py` writes this page from the files in `benchmarks/results/runtimes`. [Export to ONNX
@@ -141,7 +135,7 @@ def fastest(result: dict[str, Any], batch: int) -> dict[str, Any]:
     return max(rows, key=lambda row: row["throughput"])
 
 
-def comparison(name: str, title: str, targets: str) -> list[str]:
+def comparison(name: str, title: str) -> list[str]:
     """Return the tables of all entries, the figure, and the speedups."""
     saved = read(f"benchmark-{name}")
     lines = [f"## {title}: early exits against baselines", ""]
@@ -155,7 +149,7 @@ def comparison(name: str, title: str, targets: str) -> list[str]:
             f"{result['rounds']} rounds; times on {result['timed']} of the texts. Policies: {policies}."
         ),
         "",
-        *_speedups(result, targets),
+        *_speedups(result),
         "",
     ]
     draw(result, FIGURES / f"performance-{name}.svg")
@@ -209,7 +203,7 @@ def _entry_row(row: dict[str, Any]) -> list[str]:
     return [*cells, *("" if row[key] is None else f"{row[key]:.2f}" for key in ("to_plain", "to_best_peer"))]
 
 
-def _speedups(result: dict[str, Any], targets: str) -> list[str]:
+def _speedups(result: dict[str, Any]) -> list[str]:
     """Return the speedup of the fastest early-exit entry, by batch size."""
     originals = next((row for row in result["rows"] if row["name"].startswith("originals")), None)
     rows = []
@@ -228,7 +222,7 @@ def _speedups(result: dict[str, Any], targets: str) -> list[str]:
         rows.append(cells)
     head = ["batch", "fastest early-exit model", "best baseline", "÷ best baseline", "÷ plain", "÷ originals"]
     head += ["computed speedup", "measured", "measured ÷ computed"]
-    text = f"*computed* and *measured* compare with full depth in the same runtime and precision. {targets}"
+    text = "*computed* and *measured* compare with full depth in the same runtime and precision."
     return [*table(head, rows), "", text]
 
 
@@ -433,8 +427,8 @@ def main() -> None:
     lines = ["# Speed", "", *summary(), "", INTRODUCTION]
     lines.append("")
     for name, title in MODELS.items():
-        lines += comparison(name, title, TARGETS[name])
-        lines += comparison(f"{name}-kind", f"{title}, on texts like those of the guarantee", TARGETS[f"{name}-kind"])
+        lines += comparison(name, title)
+        lines += comparison(f"{name}-kind", f"{title}, on texts like those of the guarantee")
     lines += [*adapting(), *calls(), *processes(), EARLIER, ""]
     for section in (precisions, tuned):
         for name, title in MODELS.items():

@@ -29,7 +29,6 @@ TRAINED = """\
 `benchmarks/width_results.py`, {date}, {cpu}, {threads} threads. One epoch of plain fine-tuning (`joint`: of all exits),
 then one epoch of `ebert`. A name contains the target ratio and the block size. *accuracy*: last exit, {rows} dev rows.
 *operations left*: counted exactly, gates included. *measured*: speedup over the plain encoder, in alternating runs."""
-TARGETS = {1: 0.85, 32: 0.80}
 LENGTHS = {"real": "sentences of different lengths", "full": "rows of 128 tokens"}
 
 
@@ -43,31 +42,7 @@ def speed_tables() -> list[str]:
         for lengths, title in LENGTHS.items():
             rows = [row for row in results["rows"] if row["size"] == size and row["lengths"] == lengths]
             lines += [f"**{results['layers']} layers, hidden size {size}, {title}**", "", *_speed_table(rows), ""]
-    return [*lines, *_targets(results["rows"], results["layers"])]
-
-
-def _targets(rows: list[dict[str, Any]], layers: int) -> list[str]:
-    """Return whether the targets are reached with blocks of 128 when 0.6 of the units are kept."""
-    lines = [
-        "Targets of this project with blocks of 128 and 0.6 kept: 0.85 at batch size 1 and 0.80 at batch size 32.",
-        "",
-    ]
-    for size in sorted({row["size"] for row in rows}, reverse=True):
-        ratios = {
-            (row["lengths"], row["batch"]): row["ratio"] for row in rows if _has_target(row) and row["size"] == size
-        }
-        cells = [
-            f"{title}, batch size {batch}: {ratios[lengths, batch]:.2f} "
-            f"({'reached' if ratios[lengths, batch] >= target else 'not reached'})"
-            for lengths, title in LENGTHS.items()
-            for batch, target in TARGETS.items()
-        ]
-        lines.append(f"- {layers} × {size}: {'; '.join(cells)}.")
-    return [*lines, ""]
-
-
-def _has_target(row: dict[str, Any]) -> bool:
-    return bool(row["block"] == 128 and row["kept"] == 0.6 and row["batch"] in TARGETS)
+    return lines
 
 
 def _speed_table(rows: list[dict[str, Any]]) -> list[str]:

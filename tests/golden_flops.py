@@ -11,7 +11,8 @@ from transformers import AlbertConfig, BertConfig, PreTrainedConfig
 from golden_case import Case, Check, same
 from offramp import AdaptiveModel
 from offramp.encoders.elasticbert import ElasticBertConfig
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.originals.elue import macs_per_exit
 
 Numbers = Sequence[int]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from offramp.model.config import AdaptiveConfig
     from offramp.runtimes import RUNTIMES, Runtime
     from offramp.runtimes.loading import load
-    from offramp.training.run import TrainResult
+    from offramp.training.results import TrainResult
 
 __version__ = "0.2.0"
 
@@ -63,7 +63,7 @@ _MODULES = {
     "RUNTIMES": "offramp.runtimes",
     "Runner": "offramp.core.runner",
     "Runtime": "offramp.runtimes",
-    "TrainResult": "offramp.training.run:TrainResult",
+    "TrainResult": "offramp.training.results:TrainResult",
     "TuneResult": "offramp.api.export",
     "adapt": "offramp.api.adapt",
     "audit": "offramp.api.audit",

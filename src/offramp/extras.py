@@ -16,6 +16,7 @@ EXTRAS = {  # the extras of pyproject.toml and the modules that they install
     "serve": ("fastapi", "uvicorn", "httptools", "prometheus_client", "scipy"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray", "pyarrow"),
+    "sentencepiece": ("sentencepiece", "google.protobuf"),
 }
 
 
@@ -23,11 +24,20 @@ class MissingExtra(OfframpError, ImportError):
     """An optional dependency that is not installed."""
 
 
-def require(extra: str, feature: str) -> None:
-    """Raise `MissingExtra` if a library of an extra is not installed; `feature` is what needs it."""
-    missing = [name for name in EXTRAS[extra] if not _is_installed(name)]
-    if missing:
-        raise MissingExtra(f"{feature} needs {', '.join(missing)}: {install_command(extra)}")
+def require(extra: str, feature: str, *more: str | None) -> None:
+    """Raise `MissingExtra` if a library of an extra is not installed; `feature` is what needs it.
+
+    `more` are further extras, so that one message names all that are missing; None is ignored.
+    """
+    missing = {
+        name: [module for module in EXTRAS[name] if not _is_installed(module)]
+        for name in (extra, *more)
+        if name is not None
+    }
+    extras = [name for name, modules in missing.items() if modules]
+    if extras:
+        modules = ", ".join(dict.fromkeys(module for name in extras for module in missing[name]))
+        raise MissingExtra(f"{feature} needs {modules}: {install_command(','.join(extras))}")
 
 
 def _is_installed(module: str) -> bool:
@@ -37,7 +47,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def install_command(extra: str) -> str:
-    """Return the pip command that installs an extra, from the clone if this is one."""
+def install_command(extras: str) -> str:
+    """Return the pip command that installs extras, from the clone if this is one."""
     clone = (Path(__file__).parents[2] / "pyproject.toml").is_file()
-    return f"pip install '{'.' if clone else 'offramp'}[{extra}]'"
+    return f"pip install '{'.' if clone else 'offramp'}[{extras}]'"

@@ -12,7 +12,7 @@ import offramp
 from offramp import AdaptiveModel
 from offramp.adaptation import run as adapting
 from offramp.cli.main import main
-from offramp.model.config import CONVOLUTION
+from offramp.model.exit_spec import CONVOLUTION
 from tests.adaptation.test_adapt import EASY, adapts, classifier, random_texts, write
 from tests.calls import fails, json_lines
 

@@ -272,10 +272,16 @@ def test_messages_name_options_on_the_command_line():
         (
             ["onnxruntime"],
             "offramp.export('m', backend='onnx')",
-            "Backend 'onnx' needs onnxruntime: pip install '.[onnx]'",
+            "Exporting needs onnxruntime: pip install '.[onnx]'",
+        ),
+        (
+            ["scipy", "openvino"],
+            "offramp.adapt('m', 'texts.txt', output='fast', backend='openvino')",
+            "Adapting needs scipy, openvino: pip install '.[train,openvino]'",
         ),
         (["openvino"], "offramp.tune('m', backend='openvino')", "needs openvino: pip install '.[openvino]'"),
         (["fastapi"], "offramp.serve('m')", "Serving needs fastapi: pip install '.[serve]'"),
+        (["scipy"], "offramp.audit('state.json')", "Testing audits needs scipy: pip install '.[serve]'"),
         (
             ["opentelemetry.sdk"],
             "offramp.serve('m', otel=True)",

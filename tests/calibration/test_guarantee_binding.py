@@ -20,8 +20,8 @@ from offramp.cli.main import main
 from offramp.data.rows import DataOptions
 from offramp.data.tasks import TASKS
 from offramp.training.holdout import earlier_training_rows, read_hashes
+from offramp.training.model import _load_offramp_model
 from offramp.training.recipes import make_recipe
-from offramp.training.run import _load_offramp_model
 from tests.reviews import FAST, rows, settings
 from tests.tiny import save_classifier
 

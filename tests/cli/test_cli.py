@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -210,6 +213,19 @@ def test_help_has_examples_and_unknown_commands_get_a_suggestion(capsys):
         assert max(map(len, text.splitlines())) <= 120
     assert "Did you mean 'predict'?" in fails(capsys, "pedict")
     assert "required" in fails(capsys, "predict")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_help_pages_are_valid_commands(name):
+    """Their options and values are parsed; the pages of the documentation run such commands."""
+    module = importlib.import_module(f"offramp.cli.{name}")
+    lines = [shlex.split(line, comments=True) for line in module.EXAMPLES.splitlines() if "offramp " in line]
+    examples = [line[line.index("offramp") + 1 :] for line in lines]
+    assert any(example[0] == name for example in examples)
+    for command, *words in examples:
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        importlib.import_module(f"offramp.cli.{command}").add_arguments(parser)
+        parser.parse_args(words)
 
 
 @pytest.mark.parametrize(("lines", "limit"), [(5000, 100_000), (3, 50)])

@@ -124,6 +124,26 @@ def test_a_wrong_id_column_is_reported(model, reviews, texts, tmp_path, capsys):
         offramp.predict(model, ["good film"], id_column="id", output=tmp_path / "x.csv")
 
 
+def test_the_text_of_single_texts_has_one_column(model, tmp_path):
+    """A model may not record whether it reads pairs; the file shows it."""
+    (tmp_path / "a.txt").write_text("good film\n\n")
+    assert main(["predict", model, str(tmp_path / "a.txt"), "--with-text", "-o", str(tmp_path / "o.csv")]) == 0
+    assert [*read(tmp_path / "o.csv")[0]] == ["text", "label", "score", "exit_layer"]
+    (tmp_path / "b.csv").write_text("text,pair\ngood,bad film\n")
+    assert main(["predict", model, str(tmp_path / "b.csv"), "--with-text", "-o", str(tmp_path / "p.csv")]) == 0
+    assert {"text": "good", "pair": "bad film"}.items() <= read(tmp_path / "p.csv")[0].items()
+
+
+def test_the_text_of_a_list_of_words_is_the_words_joined(tmp_path):
+    adaptive("bert", tmp_path / "encoder", labels=["O", "B-X"], problem_type="token_classification").save_pretrained(
+        tmp_path / "model"
+    )
+    (tmp_path / "a.conll").write_text("good O\nbad B-X\nfilm O\n\n")
+    offramp.predict(tmp_path / "model", str(tmp_path / "a.conll"), output=tmp_path / "o.jsonl", with_text=True)
+    (row,) = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert row["text"] == "good bad film" and "pair" not in row
+
+
 def test_both_texts_of_a_pair_are_written(tmp_path):
     model = adaptive("bert", tmp_path / "encoder", num_labels=2)
     model.config.inputs = ["question", "answer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import offramp
 from offramp.errors import BadModel
 from tests.calls import fails, json_lines
+from tests.tiny import adaptive
 
 
 def test_truncated_and_corrupt_weights_are_reported(copied, texts, capsys):
@@ -89,6 +91,17 @@ def test_a_model_without_a_tokenizer_raises(copied, texts, capsys):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (copied / name).unlink()
     assert "has no tokenizer" in fails(capsys, "predict", copied, texts)
+
+
+@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
+@pytest.mark.parametrize(("family", "file"), [("albert", "spiece.model"), ("xlm-roberta", "sentencepiece.bpe.model")])
+def test_a_sentencepiece_tokenizer_names_its_extra(family, file, tmp_path, texts, capsys):
+    adaptive(family, tmp_path / "encoder").save_pretrained(tmp_path / "model")
+    for tokenizer_file in tmp_path.glob("model/tokenizer*"):
+        tokenizer_file.unlink()
+    (tmp_path / "model" / file).write_bytes(b"what only sentencepiece reads")
+    message = fails(capsys, "predict", tmp_path / "model", texts)
+    assert "model needs sentencepiece" in message and "[sentencepiece]'" in message
 
 
 def test_nan_weights_raise_at_the_first_prediction(copied, texts, capsys):

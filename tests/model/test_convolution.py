@@ -19,7 +19,7 @@ from offramp.evaluation.traces.operations import count_operations
 from offramp.exports.one_file import write_one_file
 from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.run import export
-from offramp.model.config import MAX_QUERIES, ExitSpec
+from offramp.model.exit_spec import MAX_QUERIES, ExitSpec
 from offramp.model.exits import Convolution
 from offramp.policies import parse
 from tests.calls import fails

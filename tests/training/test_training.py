@@ -123,7 +123,8 @@ def test_frozen_parts_are_in_evaluation_mode_and_faithful_ones_are_not(encoders,
 
 def _training_run(run_settings, faithful):
     from offramp.training.data import read_data
-    from offramp.training.run import TrainingRun, build_model
+    from offramp.training.model import build_model
+    from offramp.training.run import TrainingRun
 
     recipe = make_recipe(run_settings.recipe, {"faithful": faithful})
     data = read_data(run_settings)
@@ -159,7 +160,7 @@ def test_a_checkpoint_keeps_its_label_order(tmp_path):
         (tmp_path / "MNLI" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     run_settings = settings(folder, tmp_path, tmp_path / "out", task="mnli", epochs=0, recipe="joint")
     from offramp.training.data import read_data, reorder_labels
-    from offramp.training.run import build_model
+    from offramp.training.model import build_model
 
     data = read_data(run_settings)
     model = build_model(run_settings, make_recipe("joint"), data.task)

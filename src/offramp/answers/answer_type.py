@@ -82,6 +82,7 @@ class AnswerType(ABC):
     head_module: ClassVar[str] = "classifier"  # name of a per-token head in that class
     fixed_labels: ClassVar[tuple[str, ...] | None] = None  # names of the outputs, if fixed
     inputs: ClassVar[tuple[str, ...] | None] = None  # columns of the examples, if fixed
+    reads_words: ClassVar[bool] = False  # an example may be a list of words instead of a text
     default_max_length: ClassVar[int | None] = None  # in tokens; None: the published length of the recipe
     truncation_note: ClassVar[str] = "longer texts are truncated"
     submission_formats: ClassVar[tuple[str, ...]] = ("glue", "elue")  # benchmarks whose files it can write

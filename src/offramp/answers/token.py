@@ -58,6 +58,7 @@ class TokenClassification(AnswerType):
     per_token: ClassVar[bool] = True
     has_windows: ClassVar[bool] = True
     has_items: ClassVar[bool] = True
+    reads_words: ClassVar[bool] = True
     unit: ClassVar[str] = "text"
     architecture: ClassVar[str] = "ForTokenClassification"
     default_max_length: ClassVar[int | None] = 128

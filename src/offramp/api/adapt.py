@@ -214,15 +214,15 @@ def adapt(
         >>> predictions = list(result.predict(more_texts))
     """
     from offramp.extras import require
+    from offramp.runtimes import RUNTIMES
 
-    require("train", "Adapting")
+    require("train", "Adapting", RUNTIMES[backend].extra)
     from offramp.adaptation.run import AdaptOptions
     from offramp.adaptation.run import adapt as run
     from offramp.calibration.tuning.choosing import TuneOptions
     from offramp.data.input_data import check_exists, is_table, resolve_input
     from offramp.model.attach import ExitOptions
-    from offramp.model.config import CONVOLUTION, MAX_QUERIES
-    from offramp.runtimes import RUNTIMES
+    from offramp.model.exit_spec import CONVOLUTION, MAX_QUERIES
     from offramp.training.imitation.heads import ImitationOptions
 
     if convolution is None:
@@ -242,7 +242,6 @@ def adapt(
     if RUNTIMES[backend].loader is not None:
         raise BadValue(f"`backend` must be torch, onnx or openvino, got {backend!r}.")
     RUNTIMES[backend].check_scales(int8)
-    RUNTIMES[backend].check()
     columns = {"text_column": text_column, "pair_column": pair_column, "input_format": input_format}
     rows = resolve_input(texts, header=header, **columns)
     check_exists(rows)

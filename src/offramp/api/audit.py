@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offramp.errors import BadValue
+from offramp.extras import require
 
 if TYPE_CHECKING:
     from offramp.serving.audit import Audit
@@ -101,6 +102,7 @@ def audit(states: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
         >>> result.alarm
         False
     """
+    require("serve", "Testing audits")
     from offramp.serving.audit import Audit
     from offramp.serving.audit_state import AuditCounts, read_state
 

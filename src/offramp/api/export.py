@@ -98,8 +98,7 @@ def export(
     from offramp.extras import require
     from offramp.runtimes import RUNTIMES
 
-    require("train", "Exporting")
-    RUNTIMES[backend].check()
+    require("train", "Exporting", RUNTIMES[backend].extra)
     from offramp.exports.options import ExportOptions
     from offramp.exports.run import export as run
     from offramp.exports.texts import texts_for_export
@@ -218,8 +217,7 @@ def tune(
     from offramp.extras import require
     from offramp.runtimes import RUNTIMES
 
-    require("train", "Tuning")
-    RUNTIMES[backend].check()
+    require("train", "Tuning", RUNTIMES[backend].extra)
     from offramp.calibration.rows import RowOptions
     from offramp.calibration.run import check_folder
     from offramp.calibration.tuning.run import TuneOptions
@@ -313,8 +311,7 @@ def benchmark(
 
     from offramp.extras import require
 
-    require("train", "The benchmark")
-    require("onnx", "The benchmark")
+    require("train", "The benchmark", "onnx")
     import torch
 
     from offramp.data.rows import DataOptions, load_rows

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -243,11 +244,21 @@ def _row_fields(
     required = id_column is not None
     if rows is not None and id_column is None and rows.has_ids(ID):
         id_column = ID
-    names = config.answer_type.inputs or (("text", "pair") if config.reads_pairs is not False else ("text",))
-    if id_column is not None and rows is not None:
-        return RowFields(rows.read_with_ids(config.inputs, id_column, required), True, names if with_text else ())
-    examples = texts if rows is None else rows.read(config.inputs)
-    return RowFields(((None, text) for text in examples), False, names if with_text else ())
+    examples: Iterator[tuple[Any, Any]]
+    if has_ids := id_column is not None and rows is not None:
+        examples = rows.read_with_ids(config.inputs, id_column, required)
+    else:
+        examples = ((None, text) for text in (texts if rows is None else rows.read(config.inputs)))
+    names: tuple[str, ...] = ()
+    if with_text:
+        is_pair = config.reads_pairs
+        if is_pair is None and rows is not None and not rows.in_memory:  # all rows of a file are like the first
+            first = list(islice(examples, 1))
+            examples = chain(first, examples)
+            is_pair = any(not isinstance(text, str) for _, text in first)
+        single = config.answer_type.reads_words or is_pair is False
+        names = config.answer_type.inputs or (("text",) if single else ("text", "pair"))
+    return RowFields(examples, has_ids, names)
 
 
 def _check_not_official(runner: Runner, file: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offramp.errors import BadValue
 
 if TYPE_CHECKING:
-    from offramp.training.run import TrainResult
+    from offramp.training.results import TrainResult
 
 __all__ = ["convert", "settings_of", "train"]
 

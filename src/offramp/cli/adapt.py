@@ -1,8 +1,8 @@
 """Make a fine-tuned classifier faster, with a guarantee on its predictions. No labels are needed.
 
-MODEL is a fine-tuned classifier or regression model. TEXTS is a file with a few thousand texts (or text pairs) like
-those the model will see: plain text, TSV, CSV, JSON (lines or an array) or Parquet, optionally gzipped, or a folder of
-such files.
+MODEL is a fine-tuned classifier, regression model, reranker or tagger. TEXTS is a file with a few thousand texts, text
+pairs or rankings like those the model will see: plain text, TSV, CSV, JSON (lines or an array), Parquet or CoNLL
+columns, optionally gzipped, or a folder of such files.
 
 MODEL's encoder and head are not changed. Early exits are trained to reproduce its predictions, and the fastest set of
 exits is kept. Held-out texts then test the guarantee: by default, with 90 % confidence, at most 2 % of the predictions

@@ -1,8 +1,8 @@
 """Serve a model over HTTP, compatible with existing clients, and monitor its guarantee.
 
 Endpoints: POST / (Hugging Face inference API), /predict (text-embeddings-inference), /classify (vLLM),
-/v2/models/NAME/infer (Open Inference Protocol), /answer (question answering). GET / is a status page; see also
-/info, /health, /ready, /metrics and /docs.
+/v2/models/NAME/infer (Open Inference Protocol), /answer (question answering), /rerank and /score (rerankers). GET / is
+a status page; see also /info, /health, /ready, /metrics and /docs.
 
 With --audit 0.01, one prediction in a hundred is repeated with all layers; an alarm is raised if more predictions
 differ than the guarantee allows. --state keeps counts and alarms over restarts. Thresholds are never tuned

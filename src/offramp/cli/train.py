@@ -6,8 +6,8 @@ Hugging Face Hub or its official download), a dataset on the Hub, or your own fi
 Loss, epochs, batch size, learning rate, weight decay and warm-up default to those of the published recipe. Other
 defaults differ from the publications: linear heads on the mean of the tokens with a learning rate of 1e-3, the best
 epoch on dev instead of the last, a tenth of the training rows held out for calibration, batches of similar lengths. To
-train as published: --faithful --pooling first --calibration-split 0 --select none --no-group-by-length
-(see docs/how-to/reproduce.md). On several GPUs: torchrun --nproc-per-node N -m offramp train …
+train as published: --faithful --pooling first --calibration-split 0 --select none --no-group-by-length (see "Run the
+original systems" in the documentation). On several GPUs: torchrun --nproc-per-node N -m offramp train …
 
 BACKBONE and --output are required unless --config sets them.
 """

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from offramp.data.entities import join_words
 from offramp.data.rankings import RANKING_INPUTS
 from offramp.data.reading import Text
 
@@ -37,6 +38,8 @@ class RowFields:
                 parts: Any = (text,) if isinstance(text, str) else text
                 if tuple(self.text_names) == RANKING_INPUTS:
                     parts = (parts[0], list(parts[1:]))
+                elif len(self.text_names) == 1:  # a list of words
+                    parts = (join_words(parts),)
                 fields |= dict.fromkeys(self.text_names) | dict(zip(self.text_names, parts, strict=False))
             self.waiting.append(fields)
             yield text

@@ -25,7 +25,7 @@ from offramp.exports.options import ExportOptions, Texts
 from offramp.exports.products import Range, observe_ranges
 from offramp.exports.segments import cut_segments, export_whole, hidden_name
 from offramp.model.adaptive import AdaptiveModel
-from offramp.model.config import exit_layers
+from offramp.model.exit_spec import exit_layers
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.segments import SegmentStepper
 
@@ -229,7 +229,7 @@ class Exporter:
         if self.texts.checked:
             checked = compare_with_torch(self._torch_outputs, self.stepper(exported), self.points)
             exported = ExportedGraphs(exported.precision, smoothed, graphs, checked)
-        self._log(exported.precision if exported.checked is None else f"{exported.precision}: {exported.checked}")
+            self._log(f"{exported.precision}: {checked}")
         return exported
 
     def _agreement(self, checked: TorchComparison) -> float:

@@ -24,9 +24,10 @@ from offramp.files.load_errors import loading
 from offramp.files.managed_files import EXPORT
 from offramp.files.writing import check_output_path, replace_files
 from offramp.model import card, guarantee
-from offramp.model.config import AdaptiveConfig, check_calibrated
+from offramp.model.config import AdaptiveConfig
 from offramp.model.folder import EXPORT_FILE, hash_weight_files
 from offramp.model.renamed import current_calibration
+from offramp.model.saved_config import check_calibrated
 from offramp.model.tokenizer import load_tokenizer
 from offramp.runtimes import RUNTIMES, graph_runtimes
 from offramp.runtimes.segments import SegmentStepper
@@ -124,7 +125,7 @@ def load_export(
     name: str, backend: str, threads: int | None, max_length: int | None, hub_options: Mapping[str, Any]
 ) -> Runner:
     """Load an exported model; the torch weights are not read."""
-    from offramp.model.adaptive import check_model_type
+    from offramp.model.loading import check_model_type
 
     folder = _local_folder(name, backend, hub_options)
     with loading(name):

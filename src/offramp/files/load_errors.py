@@ -17,6 +17,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from offramp.errors import BadModel, OfframpError
+from offramp.extras import require
 from offramp.files.storage import check_local_model
 
 __all__ = ["loading", "reading"]
@@ -55,6 +56,8 @@ def loading(name: str | os.PathLike[str], what: str = "model") -> Iterator[None]
     except Exception as err:  # libraries raise many exception types for a broken file
         if _is_own_bug(err) or _is_out_of_memory(err):
             raise
+        if "tiktoken" in str(err):  # transformers' last attempt at a .model file if sentencepiece is missing
+            require("sentencepiece", f"The tokenizer of {name}")
         raise BadModel(_explain(str(name), what, err)) from err
     except BaseException as err:
         if type(err).__name__ != "PanicException":  # a panic in a Rust library

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 import transformers
-from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import (
     PreTrainedModel,
@@ -33,9 +32,12 @@ from offramp.files.load_errors import loading
 from offramp.files.writing import apply_umask, replace_files
 from offramp.model import card, guarantee
 from offramp.model.attach import HUB_OPTIONS, ExitOptions, attach
-from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig, gated_families
+from offramp.model.config import AdaptiveConfig, gated_families
+from offramp.model.exit_spec import QUERIES, QUERY_WIDTH
 from offramp.model.exits import Exits
 from offramp.model.folder import AUTO_CLASSES, AUTO_MAP, REMOTE_CODE, REMOTE_CODE_FILE, copy_exports, exports_in
+from offramp.model.hub import upload
+from offramp.model.loading import check_model_type, with_dtype
 from offramp.model.tokenizer import load_tokenizer
 from offramp.originals.width.gated_layers import GatedLayers
 from offramp.originals.width.gates import Gates
@@ -45,7 +47,7 @@ from offramp.policies.thresholds import Threshold
 from offramp.runtimes.replay import Replay
 from offramp.runtimes.torch import TorchStepper
 
-__all__ = ["AdaptiveModel", "AdaptiveOutput", "check_model_type"]
+__all__ = ["AdaptiveModel", "AdaptiveOutput"]
 
 logger = logging.getLogger("offramp")
 
@@ -157,7 +159,7 @@ class AdaptiveModel(PreTrainedModel):
             convolution,
             answer_options,
         )
-        options = _with_dtype(options)
+        options = with_dtype(options)
         attached = attach(str(checkpoint), exit_options, **options)
         model = cls(attached.config)
         missing, unexpected = model.load_state_dict(attached.weights, strict=False)
@@ -180,7 +182,7 @@ class AdaptiveModel(PreTrainedModel):
         The dtype is float32 unless `dtype` or `device_map` is set, because half precision is slow on most CPUs.
         """
         return_report = options.pop("output_loading_info", False)
-        options = _with_dtype(options)
+        options = with_dtype(options)
         hub_options = {key: options[key] for key in HUB_OPTIONS if key in options}
         with loading(name):
             if "config" not in options:
@@ -263,21 +265,10 @@ class AdaptiveModel(PreTrainedModel):
         create_pr: bool = False,
     ) -> str:
         """Upload the model folder with card, tokenizer, calibration results and exports; return the commit's URL."""
-        api = HfApi(token=token)
-        repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            file = Path(folder) / "README.md"
-            file.write_text(card.card_on_hub(file.read_text("utf-8"), repo), encoding="utf-8")
-            return str(
-                api.upload_folder(
-                    repo_id=repo,
-                    folder_path=folder,
-                    revision=revision,
-                    commit_message=commit_message,
-                    create_pr=create_pr,
-                )
-            )
+            options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr}
+            return upload(Path(folder), repo_id, private, token, **options)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -453,33 +444,6 @@ def build_gates(config: AdaptiveConfig) -> Gates | None:
     eps = float(getattr(config.backbone, "layer_norm_eps", 1e-12))
     sizes = (config.num_layers, config.hidden_size, config.num_heads, config.num_channels)
     return Gates(config.gating, *sizes, eps, config.faithful)
-
-
-def _with_dtype(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `dtype` float32 as default, unless `device_map` is set."""
-    options = dict(options)
-    dtype = options.pop("torch_dtype", None) or options.pop("dtype", None)
-    if dtype in (None, "auto") and options.get("device_map") is None:
-        dtype = torch.float32
-    return options if dtype is None else options | {"dtype": dtype}
-
-
-def check_model_type(name: Any, hub_options: dict[str, Any]) -> None:
-    """Raise `BadModel` if the config.json is not that of an offramp model."""
-    config, _ = AdaptiveConfig.get_config_dict(name, **hub_options)
-    if not config:
-        raise OSError("it has no config.json")
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise BadModel(f'{name}: config.json: `model_type` must be "offramp", got {model_type!r:.60}.')
-    if model_type != "offramp":
-        is_head = any("For" in str(architecture) for architecture in config.get("architectures") or ())
-        if is_head:
-            advice = f"Make it faster with `offramp.adapt('{name}', texts, output='fast')`, then use that folder."
-        else:
-            files = "train_file='train.csv', dev_file='dev.csv'"
-            advice = f"Train exits with `offramp.train('{name}', {files}, output='my-model')`."
-        raise BadModel(f"{name} is a {model_type} {'model' if is_head else 'encoder'} without exits. {advice}")
 
 
 for name in AUTO_CLASSES:

@@ -19,17 +19,8 @@ from offramp.answers import ANSWER_TYPES, AnswerType, answer_type_of_architectur
 from offramp.encoders import Family, HeadModules
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.load_errors import loading
-from offramp.model.config import (
-    CONVOLUTION_LAYERS,
-    HEADS,
-    POOLINGS,
-    QUERIES,
-    QUERY_WIDTH,
-    AdaptiveConfig,
-    ExitSpec,
-    exit_layers,
-    family_of,
-)
+from offramp.model.config import AdaptiveConfig, family_of
+from offramp.model.exit_spec import CONVOLUTION_LAYERS, HEADS, POOLINGS, QUERIES, QUERY_WIDTH, ExitSpec, exit_layers
 
 __all__ = ["HUB_OPTIONS", "AttachResult", "ExitOptions", "add_exits", "attach"]
 

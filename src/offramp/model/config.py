@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -18,121 +15,23 @@ from offramp.answers import ANSWER_TYPES, AnswerType, default_answer_type
 from offramp.answers.answer import Decoding
 from offramp.core.stepper import ExitPoint, ModelSpec, exit_points_on
 from offramp.encoders import FAMILIES, Family
-from offramp.errors import BadModel, BadValue, UnknownName
+from offramp.errors import BadModel, UnknownName
 from offramp.files.load_errors import reading
 from offramp.model.card_facts import CardFacts
-from offramp.model.class_table import check_tables
+from offramp.model.exit_spec import ExitSpec, exit_layers, is_number
 from offramp.model.renamed import current_calibration
+from offramp.model.saved_config import check_adapted_for, check_calibrated, check_exits, check_saved
 from offramp.originals.width.spec import Width, parse_width
 from offramp.policies import Policy
 from offramp.policies.thresholds import Threshold
 
-__all__ = ["HEADS", "POOLINGS", "RAMPS", "AdaptiveConfig", "ExitSpec", "check_calibrated", "exit_layers", "family_of"]
+__all__ = ["RAMPS", "AdaptiveConfig", "family_of", "gated_families"]
 
-HEADS = {
-    "linear": "a linear classifier",
-    "pooler": "a dense tanh layer, then a linear classifier",
-    "shared": "a dense tanh layer shared by all exits, then a linear classifier",
-    "family": "the classification head of the family in transformers",
-    "attention": "learned queries over the tokens, then a linear classifier",
-}
 RAMPS = {  # extra heads on the last layer of converted checkpoints
     "answers": "DeeBERT, RomeBERT: untrained; with `faithful` an exit before the last one",
     "judges": "BERxiT: its pooler is the input of the learning-to-exit module on the last layer",
 }
-REQUIRED_KEYS = {  # of config.json; their defaults could describe another model
-    "backbone": "the encoder's config",
-    "exits": "the list of exits",
-    "problem_type": "the type of prediction",
-}
-SIZES = re.compile(r"size$|^num_|^n_|dim$|^max_position|^inner_group")  # integer keys of a backbone's config
-POSITIVE_SIZES: tuple[str, ...] = (
-    "hidden_size",
-    "dim",
-    "vocab_size",
-    "intermediate_size",
-    "hidden_dim",
-    "embedding_size",
-    "inner_group_num",
-)
-POSITIVE_SIZES += ("num_attention_heads", "n_heads", "max_position_embeddings", "num_hidden_groups")
-MAX_SIZE = 10_000_000
-MAX_TEMPERATURE = 1_000_000
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "classifier_activation")
-POOLINGS = {
-    "first": "the first token",
-    "mean": "the mean over real tokens",
-    "queries": "the learned queries of attention heads",
-    "tokens": "every token, for per-token answer types",
-}
-QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
-CONVOLUTION, CONVOLUTION_LAYERS = 128, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
-MAX_QUERIES = 4096
-
-
-@dataclass(frozen=True)
-class ExitSpec:
-    """An exit: its layer (0: the embeddings), the type of its head, and what the head pools.
-
-    The logits are divided by the temperature, which `calibrate` can fit.
-    """
-
-    layer: int
-    head: str = "linear"
-    pooling: str = "mean"
-    temperature: float = 1.0
-    queries: int = QUERIES  # for attention heads
-    width: int = QUERY_WIDTH  # output size of each query
-    convolution: int = 0  # channels of a convolution over neighbouring tokens; 0: none
-
-    def __post_init__(self) -> None:
-        if not _is_number(self.temperature) or not 0 < self.temperature <= MAX_TEMPERATURE:
-            raise BadModel(
-                f"The temperature of the exit on layer {self.layer!s:.20} must be above 0 and at most "
-                f"{MAX_TEMPERATURE:,}, got {self.temperature!r:.60}."
-            )
-        if not isinstance(self.head, str) or self.head not in HEADS:
-            raise UnknownName("head", str(self.head), HEADS)
-        if not isinstance(self.pooling, str) or self.pooling not in POOLINGS:
-            raise UnknownName("pooling", str(self.pooling), POOLINGS)
-        if (self.head == "attention") is not (self.pooling == "queries"):
-            raise BadModel(
-                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with pooling {self.pooling!r}; head "
-                "'attention' needs pooling 'queries', and other heads do not support it."
-            )
-        for name, minimum in (("queries", 1), ("width", 1), ("convolution", 0)):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not minimum <= count <= MAX_QUERIES:
-                raise BadModel(
-                    f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between {minimum} and "
-                    f"{MAX_QUERIES:,}, got {count!r:.60}."
-                )
-        if self.convolution and self.head != "attention" and (self.head, self.pooling) != ("linear", "tokens"):
-            raise BadModel(
-                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with a convolution; only attention heads "
-                "and linear heads per token support one."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the exit as a config entry; `queries` and `width` only for attention heads.
-
-        Without a convolution the entry has no such key, so that fingerprints of older models stay the same.
-        """
-        unused = set() if self.head == "attention" else {"queries", "width"}
-        unused |= set() if self.convolution else {"convolution"}
-        return {name: value for name, value in asdict(self).items() if name not in unused}
-
-    @classmethod
-    def from_config(cls, saved: Any) -> ExitSpec:
-        """Return the exit of a config entry."""
-        if isinstance(saved, cls):
-            return saved
-        known = [field.name for field in fields(cls)]
-        if not isinstance(saved, Mapping) or "layer" not in saved or not set(saved) <= set(known):
-            raise BadModel(
-                f"Entries of `exits` must have `layer` and may have {', '.join(known[1:])}; got {saved!r:.80}."
-            )
-        return cls(**saved)
 
 
 class AdaptiveConfig(PreTrainedConfig):
@@ -215,7 +114,7 @@ class AdaptiveConfig(PreTrainedConfig):
                 raise BadModel(f"`{name}` must be true or false, got {getattr(self, name)!r:.60}.")
         if self.ramp is not None and (not isinstance(self.ramp, str) or self.ramp not in RAMPS):
             raise UnknownName("ramp", str(self.ramp), RAMPS)
-        if self.no_answer is not None and (not _is_number(self.no_answer) or not isfinite(self.no_answer)):
+        if self.no_answer is not None and (not is_number(self.no_answer) or not isfinite(self.no_answer)):
             raise BadModel(f"`no_answer` must be a finite number or null, got {self.no_answer!r:.60}.")
         if self.notes is not None and not isinstance(self.notes, str):
             raise BadModel(f"`notes` must be text, got {self.notes!r:.60}.")
@@ -242,7 +141,7 @@ class AdaptiveConfig(PreTrainedConfig):
             function = getattr(self.backbone, field, None)
             if isinstance(function, str) and function not in ACT2FN:
                 raise BadModel(f"`backbone.{field}` must be an activation of transformers, got {function!r:.60}.")
-        _check_adapted_for(self.adapted_for)
+        check_adapted_for(self.adapted_for)
         if self.calibrated is not None:
             self.calibrated = current_calibration(self.calibrated)
             check_calibrated(self.calibrated)
@@ -256,11 +155,11 @@ class AdaptiveConfig(PreTrainedConfig):
         """Load a config from the contents of config.json; required keys have no defaults."""
         is_offramp = config_dict.get("model_type") == cls.model_type
         if is_offramp:
-            _check_saved(config_dict)
+            check_saved(config_dict)
         with reading("config.json"):
             config = super().from_dict(config_dict, **kwargs)
         if is_offramp:
-            _check_exits(config_dict["exits"])
+            check_exits(config_dict["exits"])
         return config
 
     @property
@@ -356,40 +255,6 @@ class AdaptiveConfig(PreTrainedConfig):
         return tuple(str(names[index]) for index in range(self.num_labels))
 
 
-AUTO_ALL, AUTO_DENSE = 6, 4  # "auto": all layers up to this depth, else the first four and every second
-
-
-def exit_layers(exits: str | Iterable[int], depth: int) -> tuple[int, ...]:
-    """Return the layers of the exits: of "all", of "auto", or of a list, to which the last layer is added.
-
-    A list may start with 0, an exit on the embeddings. "auto" includes it, "all" does not. In models with more than six
-    layers, "auto" is only every second layer after the fourth: exits of neighbouring deep layers are nearly the same.
-    """
-    if isinstance(exits, str) and exits == "all":
-        return tuple(range(1, depth + 1))
-    if isinstance(exits, str) and exits == "auto":
-        dense = depth if depth <= AUTO_ALL else AUTO_DENSE
-        return (*range(dense + 1), *range(dense + 2, depth, 2), *([depth] if depth > dense else []))
-    if isinstance(exits, str) or not isinstance(exits, Iterable):
-        raise BadValue(f"`exits` must be 'auto', 'all' or a list of layers from 0 to {depth}, got {exits!r}.")
-    layers = list(exits)
-    _check_layers(layers, depth)
-    layers = [int(layer) for layer in layers]
-    return tuple(layers) if layers[-1] == depth else (*layers, depth)
-
-
-def _check_layers(layers: Sequence[Any], depth: int) -> None:
-    listed = ", ".join(str(layer) for layer in layers)
-    if not layers:
-        raise BadValue(f"`exits` is empty. Use 'auto', 'all' or a list of layers from 0 to {depth}.")
-    if any(isinstance(layer, bool) or not isinstance(layer, numbers.Integral) for layer in layers):
-        raise BadValue(f"`exits` must be integers from 0 to {depth}, got {listed}.")
-    if any(not 0 <= layer <= depth for layer in layers):
-        raise BadValue(f"`exits` must be layers from 0 to {depth}, got {listed}.")
-    if sorted(set(layers)) != list(layers):
-        raise BadValue(f"`exits` must be in ascending order without duplicates, got {listed}.")
-
-
 def gated_families() -> list[str]:
     """Return the families that support gates."""
     return [name for name, family in FAMILIES.items() if family.has_gates]
@@ -404,80 +269,6 @@ def family_of(config: PreTrainedConfig) -> Family:
     if config.num_hidden_layers < 1:
         raise BadModel("The backbone has no layers.")
     return FAMILIES[config.model_type]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_saved(saved: Mapping[str, Any]) -> None:
-    """Raise `BadModel` if a required key of config.json is missing or invalid."""
-    for key, description in REQUIRED_KEYS.items():
-        if not saved.get(key):
-            raise BadModel(f"config.json lacks `{key}`, {description}.")
-    backbone, names = saved["backbone"], saved.get("id2label", {})
-    if isinstance(backbone, Mapping):
-        _check_backbone(backbone)
-    if not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names.values()):
-        raise BadModel(f"config.json: `id2label` must map class indices to labels, got {names!r:.80}.")
-    if not names and saved.get("label2id"):
-        raise BadModel("config.json lacks `id2label`, the labels, but has `label2id`.")
-
-
-def _check_exits(saved: Iterable[Any]) -> None:
-    """Raise `BadModel` if an exit lacks its head or pooling, which the weights do not determine."""
-    for index, spec in enumerate(saved):
-        if missing := {"head", "pooling"} - set(spec):
-            raise BadModel(f"config.json: `exits[{index}]` lacks `{min(missing)}`: {dict(spec)!r:.80}.")
-
-
-def _check_backbone(saved: Mapping[str, Any]) -> None:
-    """Raise `BadModel` if the family is not supported or a size is invalid, before the backbone is built."""
-    family = saved.get("model_type")
-    if not isinstance(family, str):
-        raise BadModel(f"config.json: `backbone.model_type` must be an encoder family, got {family!r:.60}.")
-    if family not in FAMILIES:
-        raise BadModel(f"config.json: {UnknownName('backbone family', family, FAMILIES)}")
-    for name, value in saved.items():
-        if "dropout" in name and _is_number(value) and not 0 <= value <= 1:
-            raise BadModel(f"config.json: `backbone.{name}` must be between 0 and 1, got {value!s:.20}.")
-        if not isinstance(value, int) or isinstance(value, bool) or not SIZES.search(name):
-            continue
-        minimum = 1 if name in POSITIVE_SIZES else 0
-        if not minimum <= value <= MAX_SIZE:
-            raise BadModel(
-                f"config.json: `backbone.{name}` must be between {minimum} and {MAX_SIZE:,}, got {value!s:.20}."
-            )
-    if not isinstance(saved.get("dtype"), str | None):
-        raise BadModel(f"config.json: `backbone.dtype` must be a name such as float32, got {saved['dtype']!r:.60}.")
-
-
-def _check_adapted_for(adapted: Any) -> None:
-    """Raise `BadModel` unless the entry is null or names a backend and a number of threads."""
-    if adapted is None:
-        return
-    threads = adapted.get("threads") if isinstance(adapted, Mapping) else ""
-    is_count = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
-    if not (threads is None or is_count) or not isinstance(adapted.get("backend"), str):
-        raise BadModel(f"`adapted_for` must have `backend` and a number or null as `threads`, got {adapted!r:.60}.")
-
-
-def check_calibrated(calibrated: Any) -> None:
-    """Raise `BadModel` if the guarantee's entry is invalid."""
-    texts = ("sentence", "policy", "fingerprint", "backend", "dtype")
-    if not isinstance(calibrated, Mapping) or not all(isinstance(calibrated.get(name, ""), str) for name in texts):
-        raise BadModel(
-            f"`calibrated` must be an object with the texts {', '.join(texts)}, got {calibrated!r:.60}. "
-            "Calibrate again, or remove it."
-        )
-    if not calibrated.get("sentence"):
-        raise BadModel("`calibrated` lacks `sentence`, the guarantee in words. Calibrate again, or remove it.")
-    if not isinstance(calibrated.get("guarantee"), Mapping | None):
-        raise BadModel(
-            f"`calibrated.guarantee` must be an object, got {calibrated['guarantee']!r:.60}. "
-            "Calibrate again, or remove it."
-        )
-    check_tables(calibrated)
 
 
 AutoConfig.register("offramp", AdaptiveConfig, exist_ok=True)

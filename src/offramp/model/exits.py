@@ -10,7 +10,8 @@ from transformers.activations import ACT2FN
 
 from offramp.core.stepper import ExitPoint
 from offramp.encoders import EncoderState, HeadSpec
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 
 __all__ = ["Exits", "Head"]
 

@@ -14,7 +14,8 @@ from offramp.model.config import AdaptiveConfig
 __all__ = ["FILES", "load_tokenizer"]
 
 MIN_VOCABULARY_SHARE = 0.05  # minimum tokens per embedding; embeddings may be padded or reserved
-FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "spm.model")
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", *SENTENCEPIECE_FILES)
 
 
 def load_tokenizer(name: str, config: AdaptiveConfig, hub_options: dict[str, Any]) -> PreTrainedTokenizerBase:

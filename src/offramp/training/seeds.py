@@ -13,7 +13,8 @@ from offramp.errors import BadValue, CannotWrite
 from offramp.files.writing import writing
 from offramp.training import folder
 from offramp.training.data import Tables
-from offramp.training.run import TrainResult, train
+from offramp.training.results import TrainResult
+from offramp.training.run import train
 from offramp.training.settings import Settings
 
 __all__ = ["summary_table", "train_seeds"]

@@ -7,7 +7,8 @@ import re
 from offramp import policies
 from offramp.answers import SPAN
 from offramp.errors import BadModel, BadValue
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 from offramp.originals.width.spec import Width
 

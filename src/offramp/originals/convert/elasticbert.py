@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from offramp import policies
 from offramp.errors import BadValue
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 
 __all__ = ["convert", "is_elasticbert"]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from offramp import policies
 from offramp.errors import BadModel, BadValue
-from offramp.model.config import AdaptiveConfig, ExitSpec
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import ExitSpec
 from offramp.originals.convert.checkpoint import Checkpoint, Converted, ConvertOptions
 
 __all__ = ["convert", "detect_family", "is_berxit"]

@@ -13,7 +13,8 @@ from offramp.errors import BadModel, BadValue
 from offramp.files.load_errors import loading
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions, add_exits
-from offramp.model.config import QUERIES, QUERY_WIDTH, AdaptiveConfig
+from offramp.model.config import AdaptiveConfig
+from offramp.model.exit_spec import QUERIES, QUERY_WIDTH
 
 __all__ = ["keep_exits", "load_with_new_exits"]
 
