@@ -34,6 +34,7 @@ from offramp.training.imitation.new_exits import keep_exits
 RESULTS = Path(__file__).parent / "results" / "tokens"
 SEED = 0
 PASSES = 5
+CONVOLUTION = 128  # channels of the early exits of recipes
 
 
 def read_set(name: str, data: Path) -> dict[str, Table]:
@@ -108,7 +109,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         output=output,
         train_file=files["train"],
         dev_file=files["dev"],
-        recipe="plain",
+        recipe=args.recipe,
+        **({} if args.recipe == "plain" else {"exits": exits_of(args), "convolution": CONVOLUTION}),
         epochs=args.epochs,
         learning_rate=args.learning_rate,
         batch_size=args.batch,
@@ -118,7 +120,19 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         train_rows=args.rows,
         resume=output.exists(),
     )
-    return {"dev": result.dev, "epochs": args.epochs, "learning_rate": args.learning_rate, "rows": args.rows}
+    return {
+        "dev": result.dev,
+        "recipe": args.recipe,
+        "exits": list(result.layers),
+        "epochs": args.epochs,
+        "learning_rate": args.learning_rate,
+        "rows": args.rows,
+    }
+
+
+def exits_of(args: argparse.Namespace) -> Any:
+    """Return the layers that may get an exit, or "auto"."""
+    return args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")]
 
 
 def adapt(args: argparse.Namespace) -> dict[str, Any]:
@@ -140,7 +154,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         epochs=args.head_epochs,
         variations=args.variations,
         int8=args.int8,
-        exits=args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")],
+        exits=exits_of(args),
         resume=(args.work / f".{output.name}.adapting").exists(),
         overwrite=output.exists(),
         ledger=args.work / "tests.jsonl",
@@ -263,6 +277,7 @@ def main() -> None:
     parser.add_argument("name", help="of the model in the records, such as MiniLM")
     parser.add_argument("--set", choices=("conll", "pii"), default="conll")
     parser.add_argument("--encoder")
+    parser.add_argument("--recipe", default="plain", help="plain: only the last exit")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder for the models")
     parser.add_argument("--epochs", type=float, default=3)

@@ -18,11 +18,11 @@ from offramp.core.loop import run_all_exits
 from offramp.data.entities import Entities, entities_of_tags, word_spans
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.evaluation.traces.recording import record
+from tests.taggers import LONG, tagger
 from tests.tiny import (
     TAGGED_FAMILIES,
     TAGS,
     WORDS,
-    amplify_weights,
     piece_tokenizer,
     save_classifier,
     save_tagger,
@@ -36,17 +36,6 @@ TEXTS = [
     "it was not very good , very goodly unknown-word in the plot . plots films .",
     "long short",
 ]
-LONG = " ".join(random.Random(1).choices([*WORDS, "goodly", "plots"], k=90))
-
-
-def tagger(folder, family="bert", seed=3, **options) -> AdaptiveModel:
-    """Return a tiny tagger with random exits and its own last exit."""
-    save_tagger(family, folder, seed)
-    model = AdaptiveModel.from_backbone(folder, exits="auto", **options)
-    last = {key: value.clone() for key, value in model.exits["4"].state_dict().items()}
-    amplify_weights(model.exits, 1, scale=8.0)
-    model.exits["4"].load_state_dict(last)
-    return model.eval()
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,11 @@ class AnswerType(ABC):
         """Name for messages."""
         return self.name.replace("_", " ")
 
+    @property
+    def may_have_several_rows(self) -> bool:
+        """Whether some examples have several rows, from which their predictions are decoded."""
+        return self.multiple_rows or self.has_windows
+
     def check_config(self, labels: int, ramp: str | None) -> None:  # noqa: B027 -- optional
         """Raise if a config is not valid for this answer type."""
 
