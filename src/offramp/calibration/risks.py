@@ -131,7 +131,7 @@ class Guarantee:
 
     def decision(self, answer_type: AnswerType, labels: Sequence[str]) -> Decision | None:
         """Return what is flagged; raise if the model has no such class or score."""
-        if (self.keep or self.flag is not None) and answer_type.multiple_rows:
+        if (self.keep or self.flag is not None) and answer_type.may_have_several_rows:
             raise BadValue(f"`keep=` and `flag=` do not support {answer_type.title}; remove them.")
         return decision_for(self.keep, self.flag, self.bands, answer_type, labels)
 
