@@ -227,6 +227,17 @@ SEQEVAL = [
 ]
 
 
+def test_a_type_is_kept_if_none_of_its_entities_is_lost():
+    names = ("O", "B-PER", "I-PER", "B-LOC")
+    full = objects([(("PER", 0, 3), ("PER", 5, 8), ("LOC", 9, 12)), (("LOC", 0, 3),), ()])
+    early = objects([(("PER", 0, 3), ("LOC", 9, 12)), (("PER", 0, 3),), (("PER", 0, 3),)])
+    assert TOKEN.outcome_names(names, ()) == ["PER", "LOC"]
+    assert TOKEN.outcomes(full, names, ()).tolist() == [[True, True], [False, True], [False, False]]
+    assert TOKEN.kept_outcomes(early, full, names, ()).tolist() == [[False, True], [True, False], [True, True]]
+    tags = objects([(("B-PER", 0, 3),)])  # without aggregation
+    assert TOKEN.outcomes(tags, names, ()).tolist() == [[True, False]]
+
+
 @pytest.mark.parametrize(("gold", "found", "expected"), SEQEVAL)
 def test_scores_are_those_of_seqeval(gold, found, expected):
     words = ["a"] * 4

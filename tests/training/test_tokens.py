@@ -82,6 +82,16 @@ def test_guarantees_about_texts_and_about_entities(folder, tmp_path):
     spans = [[{(e["entity_group"], e["start"], e["end"]) for e in a.entities} for a in side] for side in (full, fast)]
     shares = [len(a - b) / len(a) for a, b in zip(*spans, strict=True) if a]
     assert len(shares) > 100 and sum(shares) / len(shares) <= 0.05
+    assert all(
+        sum(bool({e for e in a - b if e[0] == kind}) for a, b in zip(*spans, strict=True))
+        <= 0.1 * sum(any(e[0] == kind for e in a) for a in spans[0])
+        for kind in ("PER", "LOC")
+    )
+    assert "for every type, at most 10 % of the texts with such entities lose one" in result.guarantee
+    long = offramp.calibrate(folder / "model", texts=[*texts, " ".join(texts[:40])], risk=0.05, policy="confidence")
+    assert "no limit per type" in long.guarantee
+    with pytest.raises(BadValue, match="do not support token classification"):
+        offramp.calibrate(folder / "model", texts=texts, keep=["PER"], recall=0.9)
     with pytest.raises(BadValue, match="token classification only"):
         offramp.calibrate(_classifier(tmp_path), texts=texts, risk_type="lost")
     with pytest.raises(BadValue, match="betting"):

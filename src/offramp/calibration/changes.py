@@ -48,6 +48,8 @@ def constant_prediction(risk: Risk) -> str | None:
     applies = guarantee.risk_type == "disagreement" and trace.group is None
     if not applies or not trace.answer_type.outcome_names(labels, ()):
         return None
+    if trace.answer_type.has_items:
+        return None
     values, counts = np.unique(expected, axis=0, return_counts=True)
     value = values[counts.argmax()]
     changed = trace.answer_type.differ(np.broadcast_to(value, expected.shape), expected)

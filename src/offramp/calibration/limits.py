@@ -3,6 +3,7 @@
 | limit     | of the rows that …                     | at most this fraction …                       |
 |-----------|----------------------------------------|-----------------------------------------------|
 | class     | the full model assigns to the class    | get another prediction                        |
+| type      | have entities of a type                | lose one of them                              |
 | recall    | the full model flags                   | are not flagged after an early exit           |
 | precision | are flagged after an early exit        | are not flagged by the full model             |
 
@@ -45,7 +46,7 @@ class OutcomeChange:
     """The predictions of some rows before and after early exits, from which limits count."""
 
     full: Bools | None  # outcomes of the full model, (rows, outcomes)
-    early: Bools | None
+    early: Bools | None  # those that are kept
     full_flagged: Bools | None = None  # (rows,)
     early_flagged: Bools | None = None
 
@@ -116,7 +117,7 @@ def limits_of(
     answer_type, labels = trace.answer_type, trace.about["model"]["labels"]
     expected = trace.expected
     per_row = trace.group is None
-    full = answer_type.outcomes(expected, len(labels), bands) if class_risk is not None and per_row else None
+    full = answer_type.outcomes(expected, labels, bands) if class_risk is not None and per_row else None
     limits: list[Limit] = []
     if full is not None and class_risk is not None:
         names = answer_type.outcome_names(labels, bands)
@@ -130,7 +131,7 @@ def limits_of(
     full_flagged = None if decision is None else decision.flagged(expected, trace.expected_logits)
     for exit_index in range(len(trace.points) if limits else 0):
         answers = trace.answers_at(exit_index)
-        early = None if full is None else answer_type.outcomes(answers, len(labels), bands)
+        early = None if full is None else answer_type.kept_outcomes(answers, expected, labels, bands)
         early_flagged = None if decision is None else decision.flagged(answers, trace.logits[:, exit_index])
         change = OutcomeChange(full, early, full_flagged, early_flagged)
         for index, limit in enumerate(limits):

@@ -56,7 +56,6 @@ class Words(tuple[str, ...]):
     __slots__ = ()
 
 
-
 def read_texts(source: Source) -> Iterator[Text]:
     """Yield the texts of a source in order; raise at the first invalid row."""
     if source.format not in FORMATS:
@@ -353,7 +352,9 @@ def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> Any:
     if isinstance(row[name], list) and all(isinstance(word, str) for word in row[name]):
         return Words(check_utf8(source, line, word) for word in row[name])
     if not isinstance(row[name], str):
-        raise source.error_at(line, f"field {name!r} is {row[name]!r:.40}, expected a string (token classification: or a list of words).")
+        raise source.error_at(
+            line, f"field {name!r} is {row[name]!r:.40}, expected a string (token classification: or a list of words)."
+        )
     return check_utf8(source, line, row[name])
 
 
