@@ -19,7 +19,7 @@ def limit_rows(risk: Risk, replayed: Replayed) -> list[dict[str, Any]]:
         return []
     trace = risk.trace
     names = trace.answer_type.outcome_names(trace.about["model"]["labels"], risk.guarantee.bands)
-    counted, changed = risk.limits.rows_at(replayed.exit - 1)
+    counted, changed = risk.limit_changes(replayed)
     rows = []
     for index, limit in enumerate(risk.limits.limits):
         units = count_units(counted[:, index], trace.clusters)

@@ -76,7 +76,7 @@ class Limits:
     """Limits with, for every row and exit, whether the row counts and whether it changes."""
 
     limits: tuple[Limit, ...]
-    counted: Bools  # (rows, exits, limits)
+    counted: Bools  # (rows, exits, limits); of a text in several windows, if all windows exit there
     changed: Bools  # (rows, exits, limits)
 
     def __len__(self) -> int:
@@ -116,8 +116,7 @@ def limits_of(
     """Return the limits of a guarantee on the rows of a trace; `needed` are the rows that test a class."""
     answer_type, labels = trace.answer_type, trace.about["model"]["labels"]
     expected = trace.expected
-    per_row = trace.group is None
-    full = answer_type.outcomes(expected, labels, bands) if class_risk is not None and per_row else None
+    full = answer_type.outcomes(expected, labels, bands) if class_risk is not None else None
     limits: list[Limit] = []
     if full is not None and class_risk is not None:
         names = answer_type.outcome_names(labels, bands)
@@ -126,7 +125,7 @@ def limits_of(
         limits.append(Limit(f"recall of {decision.name}", RECALL, 1 - recall))
     if decision is not None and precision is not None:
         limits.append(Limit(f"precision of {decision.name}", PRECISION, 1 - precision))
-    shape = (trace.rows, len(trace.points), len(limits))
+    shape = (len(trace), len(trace.points), len(limits))
     counted, changed = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     full_flagged = None if decision is None else decision.flagged(expected, trace.expected_logits)
     for exit_index in range(len(trace.points) if limits else 0):

@@ -21,7 +21,7 @@ def class_results(trace: Trace, answers: NDArray[Any], bands: Sequence[float] = 
     regression, `bands` are the classes; for entities, types, kept where a text loses none of a type.
     """
     labels = trace.about["model"]["labels"]
-    full = trace.answer_type.outcomes(trace.expected, labels, bands) if trace.group is None else None
+    full = trace.answer_type.outcomes(trace.expected, labels, bands)
     if full is None:
         return []
     early = trace.answer_type.kept_outcomes(answers, trace.expected, labels, bands)
