@@ -70,7 +70,7 @@ class WorstLosses:
     def __init__(self, risk: Risk):
         self.risk = risk
         self.losses: NDArray[Any] = np.zeros(len(risk.trace))
-        self.changed: NDArray[np.bool_] = np.zeros((risk.trace.rows, len(risk.limits)), dtype=bool)
+        self.changed: NDArray[np.bool_] = np.zeros((len(risk.trace), len(risk.limits)), dtype=bool)
 
     def failing(self, replayed: Replayed) -> NDArray[np.int64]:
         """Return 0 if the overall risk is exceeded, and the numbers of the limits that are, from 1."""
