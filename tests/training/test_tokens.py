@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 
 import pytest
 
@@ -96,6 +97,22 @@ def test_guarantees_about_texts_and_about_entities(folder, tmp_path):
         offramp.calibrate(_classifier(tmp_path), texts=texts, risk_type="lost")
     with pytest.raises(BadValue, match="betting"):
         offramp.calibrate(folder / "model", texts=texts, risk_type="lost", test="binomial")
+
+
+def test_exits_are_tuned_with_long_texts(folder, tmp_path):
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(folder / "model", tmp_path / "model")
+    short = plain_texts(900, 7)
+    texts = [*short, *(" ".join(short[start : start + 8]) for start in range(0, 800, 8))]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(texts))
+    result = offramp.tune(tmp_path / "model", file, risk=0.1, backend="onnx", threads=1)
+    assert result and "for every type" in result.guarantee and result.layers[-1] == 4
+    full, fast = (
+        offramp.load(tmp_path / "model", backend="onnx").answer(texts, policy=policy).values
+        for policy in ("never", None)
+    )
+    assert sum(a != b for a, b in zip(full, fast, strict=True)) <= 0.1 * len(texts)
 
 
 def _classifier(tmp_path):
