@@ -26,6 +26,7 @@ from offramp.answers import TOKEN
 from offramp.answers.token_rows import text_of
 from offramp.answers.token_scores import entity_f1, scores_by_type
 from offramp.core.machine import cpu_name
+from offramp.data.entities import Entities
 from offramp.data.hashes import hash_texts
 from offramp.data.table import Columns, Table, read_table
 from offramp.training.holdout import read_hashes
@@ -34,6 +35,7 @@ from offramp.training.imitation.new_exits import keep_exits
 RESULTS = Path(__file__).parent / "results" / "tokens"
 SEED = 0
 PASSES = 5
+TEST_SENTENCES = 1000
 BASELINE = "static"  # int8 of the model without early exits, the fastest on this CPU
 CONVOLUTION = 128  # channels of the early exits of recipes
 
@@ -43,11 +45,25 @@ def read_set(name: str, data: Path) -> dict[str, Table]:
     if name == "conll":
         files = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
         return {split: read_table(str(data / "CoNLL2003" / file), Columns()) for split, file in files.items()}
+    if name == "sentences":
+        return sentences(data)
     table = read_table(str(data / "PII" / "synth_dataset_v2.json"), Columns())
     order = list(range(len(table.texts)))
     random.Random(SEED).shuffle(order)
-    parts = {"train": order[:900], "dev": order[900:1050], "test": order[1050:]}
+    parts = {"train": order[:1050], "dev": order[1050:1150], "test": order[1150:]}  # train with fewer --rows
     return {split: _part(table, rows) for split, rows in parts.items()}
+
+
+def sentences(data: Path) -> dict[str, Table]:
+    """Return sentences of MRPC without labels, for a tagger that somebody else trained."""
+    file = data / "GLUE" / "MRPC" / "train.tsv"
+    rows = [line.rstrip("\r").split("\t") for line in file.read_text("utf-8-sig").split("\n")[1:] if line.strip()]
+    texts = list(dict.fromkeys(text for row in rows for text in row[3:5]))
+    random.Random(SEED).shuffle(texts)
+    table = Table("MRPC", texts, [Entities([])] * len(texts), list(range(1, len(texts) + 1)), None)
+    parts = {"train": texts[:-TEST_SENTENCES], "dev": texts[:256], "test": texts[-TEST_SENTENCES:]}
+    index = {text: row for row, text in enumerate(texts)}
+    return {split: _part(table, [index[text] for text in part]) for split, part in parts.items()}
 
 
 def _part(table: Table, rows: list[int]) -> Table:
@@ -277,7 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("name", help="of the model in the records, such as MiniLM")
-    parser.add_argument("--set", choices=("conll", "pii"), default="conll")
+    parser.add_argument("--set", choices=("conll", "pii", "sentences"), default="conll")
     parser.add_argument("--encoder")
     parser.add_argument("--recipe", default="plain", help="plain: only the last exit")
     parser.add_argument("--data", type=Path, required=True)

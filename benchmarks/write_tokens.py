@@ -13,7 +13,7 @@ from tokens import RESULTS
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "token-classification.md"
 AIM, AIM_RISK = 2.5, 0.02  # times full-depth int8, at this guaranteed risk
 LABELS = ("", "-risk5")  # of adaptations of one tagger
-SETS = {"conll": "CoNLL-2003", "pii": "personal data (presidio's synthetic texts)"}
+SETS = {"conll": "CoNLL-2003", "sentences": "sentences of MRPC", "pii": "personal data (presidio's synthetic texts)"}
 HEAD = """\
 # Token classification
 
