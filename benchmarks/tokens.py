@@ -189,6 +189,34 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def tune(args: argparse.Namespace) -> dict[str, Any]:
+    """Select the fastest of a tagger's own exits without labels, with the same guarantee."""
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    if output.exists():
+        shutil.rmtree(output)
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
+    file = args.work / args.set / "texts.jsonl"
+    texts = unlabelled(read_set(args.set, args.data), tagger)[: args.texts]
+    write_texts(file, texts)
+    result = offramp.tune(
+        output,
+        file,
+        text_column="tokens",
+        backend="onnx",
+        risk=args.risk,
+        threads=1,
+        ledger=args.work / "tests.jsonl",
+    )
+    return {
+        "texts": len(texts),
+        "risk": args.risk,
+        "holds": bool(result),
+        "sentence": result.guarantee or result.reason,
+        "layers": list(result.layers),
+    }
+
+
 def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
     """Return the training texts that the tagger was not trained on, in a fixed order, then the others."""
     hashes = read_hashes(tagger)
@@ -285,7 +313,7 @@ def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
     return seconds
 
 
-STEPS = {"train": train, "adapt": adapt, "calibrate": calibrate, "check": check}
+STEPS = {"train": train, "adapt": adapt, "tune": tune, "calibrate": calibrate, "check": check}
 
 
 def main() -> None:
