@@ -78,6 +78,7 @@ class AnswerType(ABC):
     agreement_name: ClassVar[str] = "same predictions"
     outcome_noun: ClassVar[str] = "class"  # noun for a column of `outcomes`
     outcome_nouns: ClassVar[str] = "classes"
+    outcome_note: ClassVar[str] = "Of the tested texts that the full model assigns to a class, how many keep it:"
     outcome_change: ClassVar[str] = "{rate} of the predictions of {outcomes} change"  # in the sentence of a guarantee
 
     # defaults and formats

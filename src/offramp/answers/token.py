@@ -61,6 +61,7 @@ class TokenClassification(AnswerType):
     unit: ClassVar[str] = "text"
     outcome_noun: ClassVar[str] = "type"
     outcome_nouns: ClassVar[str] = "types"
+    outcome_note: ClassVar[str] = "Of the tested texts with entities of a type, how many lose none of them:"
     outcome_change: ClassVar[str] = "for {outcomes}, {rate} of the texts with such entities lose one of them"
     architecture: ClassVar[str] = "ForTokenClassification"
     default_max_length: ClassVar[int | None] = 128
