@@ -197,8 +197,12 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
     shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
     file = args.work / args.set / "texts.jsonl"
-    texts = unlabelled(read_set(args.set, args.data), tagger)[: args.texts]
+    tables = read_set(args.set, args.data)
+    texts = unlabelled(tables, tagger)[: args.texts]
     write_texts(file, texts)
+    if args.int8 != "auto":  # tune keeps the precision of an existing export
+        scales = [text_of(text) for text in tables["dev"].texts[:256]]
+        offramp.export(output, texts=scales, backend="onnx", int8=args.int8, force=True)
     result = offramp.tune(
         output,
         file,
@@ -215,6 +219,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
         "holds": bool(result),
         "sentence": result.guarantee or result.reason,
         "layers": list(result.layers),
+        "int8": args.int8,
     }
 
 
