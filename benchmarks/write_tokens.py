@@ -113,6 +113,32 @@ def policies() -> list[str]:
     return lines
 
 
+def precisions() -> list[str]:
+    """Return how many texts int8 changes, and which products are to blame."""
+    lines = []
+    for file in sorted(RESULTS.glob("int8-*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        methods = list(record["changed"])
+        lines += [
+            f"## int8: {file.stem.removeprefix('int8-')}",
+            "",
+            f"Texts with other entities than in float32, at full depth, of {record['texts']:,} CoNLL-2003 development",
+            "texts, and CPU milliseconds per text, one thread. `benchmarks/int8_products.py`.",
+            "",
+            row("in float32", [f"{cell} {method}" for method in methods for cell in ("changed,", "ms,")]),
+            "|---" + "|---:" * (2 * len(methods)) + "|",
+        ]
+        for group in record["changed"][methods[0]]:
+            cells = []
+            for method in methods:
+                time = record["milliseconds"][f"{method}, {group} in float32"]
+                cells += [f"{100 * record['changed'][method][group]:.2f} %", f"{time:.2f}"]
+            lines.append(row(group, cells))
+        lines += ["", f"Everything in float32: {record['milliseconds']['float32']:.2f} ms. Measured beside other jobs."]
+        lines += ["", f"Machine: {record['machine']}, {record['date'][:10]}.", ""]
+    return lines
+
+
 def adapted(name: str, data: str) -> list[str]:
     """Return the section of a tagger with all its adaptations."""
     lines = [f"## {name} on {SETS[data]}", ""]
@@ -177,7 +203,7 @@ def main() -> None:
     """Write the page."""
     names = sorted({*models("train"), *models("adapt")})
     sections = [line for name, data in names for line in adapted(name, data)]
-    PAGE.write_text(HEAD + "\n".join([*trained(), *sections, *policies()]).rstrip() + "\n", "utf-8")
+    PAGE.write_text(HEAD + "\n".join([*trained(), *sections, *policies(), *precisions()]).rstrip() + "\n", "utf-8")
 
 
 if __name__ == "__main__":
