@@ -48,7 +48,7 @@ def log_odds(probability: Array) -> Array:
     return np.asarray(np.log(clipped / (1 - clipped)))
 
 
-def word_certainty(scores: Array, words: Array) -> list[Array]:
+def word_certainty(scores: Array, words: list[Array]) -> list[Array]:
     """Return the log-odds of the words of each text and exit, a list over texts of (exits, words)."""
     return [log_odds(scores[row][:, words[row]]) for row in range(len(scores))]
 

@@ -58,7 +58,7 @@ def sentences(data: Path) -> dict[str, Table]:
     """Return sentences of MRPC without labels, for a tagger that somebody else trained."""
     file = data / "GLUE" / "MRPC" / "train.tsv"
     rows = [line.rstrip("\r").split("\t") for line in file.read_text("utf-8-sig").split("\n")[1:] if line.strip()]
-    texts = list(dict.fromkeys(text for row in rows for text in row[3:5]))
+    texts: list[Any] = list(dict.fromkeys(text for row in rows for text in row[3:5]))
     random.Random(SEED).shuffle(texts)
     table = Table("MRPC", texts, [Entities([])] * len(texts), list(range(1, len(texts) + 1)), None)
     parts = {"train": texts[:-TEST_SENTENCES], "dev": texts[:256], "test": texts[-TEST_SENTENCES:]}

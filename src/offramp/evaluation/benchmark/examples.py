@@ -43,7 +43,7 @@ def answer_in_calls(
     order = np.arange(len(texts))
     if size > 1 and not runner.config.answer_type.compares_rows:
         order = np.argsort([sum(map(len, text)) for text in texts], kind="stable")
-    examples = [_shortened(texts[index], fraction) for index in order]
+    examples = [_shortened(texts[index], fraction) for index in order.tolist()]
     output = _time_calls(lambda part: runner.answer(part, policy=policy, quiet=True), examples, size)
     return replace(output, answers=output.answers[np.argsort(order)])
 
