@@ -120,7 +120,7 @@ def limits_of(
     limits: list[Limit] = []
     if full is not None and class_risk is not None:
         names = answer_type.outcome_names(labels, bands)
-        limits += _class_limits(names, class_risk, full, needed, trace.clusters)
+        limits += _class_limits(names, class_risk, full, needed, trace.clusters, answer_type.outcome_nouns)
     if decision is not None and recall is not None:
         limits.append(Limit(f"recall of {decision.name}", RECALL, 1 - recall))
     if decision is not None and precision is not None:
@@ -140,7 +140,7 @@ def limits_of(
 
 
 def _class_limits(
-    names: Sequence[str], risk: float, full: Bools, needed: int, clusters: NDArray[np.int64] | None
+    names: Sequence[str], risk: float, full: Bools, needed: int, clusters: NDArray[np.int64] | None, nouns: str
 ) -> list[Limit]:
     """Return a limit per class with enough rows, and one for the others together."""
     counts = np.array([count_units(full[:, index], clusters) for index in range(len(names))])
@@ -148,7 +148,7 @@ def _class_limits(
     rare = [index for index in range(len(names)) if counts[index] < needed]  # also those without rows: the pool must
     pooled = count_units(np.asarray(full[:, rare].any(1)), clusters)  # not depend on which rare classes occur
     if pooled:
-        name = names[rare[0]] if len(rare) == 1 else f"{len(rare)} rare classes together"
+        name = names[rare[0]] if len(rare) == 1 else f"{len(rare)} rare {nouns} together"
         limits.append(Limit(name, CLASS, risk, tuple(rare), pooled >= needed))
     return limits
 

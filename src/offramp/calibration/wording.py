@@ -33,7 +33,7 @@ def describe_guarantee(risk: Risk, limits: Limits, origin: str) -> str:
     classes = [limit for limit in limits if limit["kind"] == CLASS]
     together = f" (all {kind} together)" if classes else ""
     parts = [f"{start[0].upper()}{start[1:]},{over} {guarantee.describe(answer_type)}{together}"]
-    if whom := _covered(classes, len(names)):
+    if whom := _covered(classes, len(names), kind):
         rate = f"at most {100 * float(guarantee.class_risk or 0):g} %"
         if guarantee.bands:
             whom = "every band" if whom == "every class" else f"the band {whom}"
@@ -68,13 +68,13 @@ def _tested(risk: Risk, origin: str) -> str:
     return f"{counted} {origin}"
 
 
-def _covered(classes: Limits, num_classes: int) -> str:
+def _covered(classes: Limits, num_classes: int, nouns: str) -> str:
     """Return the classes with a tested limit as text; empty if there are none."""
     single = [limit["name"] for limit in classes if limit["tested"] and len(limit["classes"]) == 1]
     pooled = [limit["name"] for limit in classes if limit["tested"] and len(limit["classes"]) > 1]
     if len(single) == num_classes and single:
         return "every class"
-    names = [f"each of {len(single)} classes"] if len(single) > MAX_NAMES else single
+    names = [f"each of {len(single)} {nouns}"] if len(single) > MAX_NAMES else single
     return " and of ".join([*([_join(names)] if names else []), *pooled])
 
 
