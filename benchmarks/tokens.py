@@ -26,6 +26,7 @@ from offramp.answers import TOKEN
 from offramp.answers.token_rows import text_of
 from offramp.answers.token_scores import entity_f1, scores_by_type
 from offramp.core.machine import cpu_name
+from offramp.data.entities import Entities
 from offramp.data.hashes import hash_texts
 from offramp.data.table import Columns, Table, read_table
 from offramp.training.holdout import read_hashes
@@ -34,6 +35,9 @@ from offramp.training.imitation.new_exits import keep_exits
 RESULTS = Path(__file__).parent / "results" / "tokens"
 SEED = 0
 PASSES = 5
+TEST_SENTENCES = 1000
+BASELINE = "static"  # int8 of the model without early exits, the fastest on this CPU
+CONVOLUTION = 128  # channels of the early exits of recipes
 
 
 def read_set(name: str, data: Path) -> dict[str, Table]:
@@ -41,11 +45,25 @@ def read_set(name: str, data: Path) -> dict[str, Table]:
     if name == "conll":
         files = {"train": "train.txt", "dev": "valid.txt", "test": "test.txt"}
         return {split: read_table(str(data / "CoNLL2003" / file), Columns()) for split, file in files.items()}
+    if name == "sentences":
+        return sentences(data)
     table = read_table(str(data / "PII" / "synth_dataset_v2.json"), Columns())
     order = list(range(len(table.texts)))
     random.Random(SEED).shuffle(order)
-    parts = {"train": order[:900], "dev": order[900:1050], "test": order[1050:]}
+    parts = {"train": order[:1050], "dev": order[1050:1150], "test": order[1150:]}  # train with fewer --rows
     return {split: _part(table, rows) for split, rows in parts.items()}
+
+
+def sentences(data: Path) -> dict[str, Table]:
+    """Return sentences of MRPC without labels, for a tagger that somebody else trained."""
+    file = data / "GLUE" / "MRPC" / "train.tsv"
+    rows = [line.rstrip("\r").split("\t") for line in file.read_text("utf-8-sig").split("\n")[1:] if line.strip()]
+    texts: list[Any] = list(dict.fromkeys(text for row in rows for text in row[3:5]))
+    random.Random(SEED).shuffle(texts)
+    table = Table("MRPC", texts, [Entities([])] * len(texts), list(range(1, len(texts) + 1)), None)
+    parts = {"train": texts[:-TEST_SENTENCES], "dev": texts[:256], "test": texts[-TEST_SENTENCES:]}
+    index = {text: row for row, text in enumerate(texts)}
+    return {split: _part(table, [index[text] for text in part]) for split, part in parts.items()}
 
 
 def _part(table: Table, rows: list[int]) -> Table:
@@ -108,7 +126,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         output=output,
         train_file=files["train"],
         dev_file=files["dev"],
-        recipe="plain",
+        recipe=args.recipe,
+        **({} if args.recipe == "plain" else {"exits": exits_of(args), "convolution": CONVOLUTION}),
         epochs=args.epochs,
         learning_rate=args.learning_rate,
         batch_size=args.batch,
@@ -118,7 +137,19 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
         train_rows=args.rows,
         resume=output.exists(),
     )
-    return {"dev": result.dev, "epochs": args.epochs, "learning_rate": args.learning_rate, "rows": args.rows}
+    return {
+        "dev": result.dev,
+        "recipe": args.recipe,
+        "exits": list(result.layers),
+        "epochs": args.epochs,
+        "learning_rate": args.learning_rate,
+        "rows": args.rows,
+    }
+
+
+def exits_of(args: argparse.Namespace) -> Any:
+    """Return the layers that may get an exit, or "auto"."""
+    return args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")]
 
 
 def adapt(args: argparse.Namespace) -> dict[str, Any]:
@@ -140,7 +171,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         epochs=args.head_epochs,
         variations=args.variations,
         int8=args.int8,
-        exits=args.exits if args.exits == "auto" else [int(layer) for layer in args.exits.split(",")],
+        exits=exits_of(args),
         resume=(args.work / f".{output.name}.adapting").exists(),
         overwrite=output.exists(),
         ledger=args.work / "tests.jsonl",
@@ -155,6 +186,40 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         "speedup": result.speedup,
         "speedup_over_int8": result.speedup_over_int8,
         "measured": result.measured,
+    }
+
+
+def tune(args: argparse.Namespace) -> dict[str, Any]:
+    """Select the fastest of a tagger's own exits without labels, with the same guarantee."""
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    if output.exists():
+        shutil.rmtree(output)
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
+    file = args.work / args.set / "texts.jsonl"
+    tables = read_set(args.set, args.data)
+    texts = unlabelled(tables, tagger)[: args.texts]
+    write_texts(file, texts)
+    if args.int8 != "auto":  # tune keeps the precision of an existing export
+        scales = [text_of(text) for text in tables["dev"].texts[:256]]
+        offramp.export(output, texts=scales, backend="onnx", int8=args.int8, force=True)
+    result = offramp.tune(
+        output,
+        file,
+        text_column="tokens",
+        backend="onnx",
+        risk=args.risk,
+        count="rows",  # some texts recur, with other capitals
+        threads=1,
+        ledger=args.work / "tests.jsonl",
+    )
+    return {
+        "texts": len(texts),
+        "risk": args.risk,
+        "holds": bool(result),
+        "sentence": result.guarantee or result.reason,
+        "layers": list(result.layers),
+        "int8": args.int8,
     }
 
 
@@ -210,7 +275,8 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     if not exported.exists():
         model = offramp.AdaptiveModel.from_pretrained(full.name)
         keep_exits(model, [model.config.num_layers]).save_pretrained(exported, exports=False)
-        offramp.export(exported, texts=[text_of(text) for text in tables["dev"].texts[:256]], backend="onnx")
+        scales = [text_of(text) for text in tables["dev"].texts[:256]]
+        offramp.export(exported, texts=scales, backend="onnx", int8=BASELINE, force=True)
     int8 = offramp.load(exported, backend="onnx", threads=1)
     torch.set_num_threads(1)
     answers = {
@@ -253,7 +319,7 @@ def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
     return seconds
 
 
-STEPS = {"train": train, "adapt": adapt, "calibrate": calibrate, "check": check}
+STEPS = {"train": train, "adapt": adapt, "tune": tune, "calibrate": calibrate, "check": check}
 
 
 def main() -> None:
@@ -261,8 +327,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("name", help="of the model in the records, such as MiniLM")
-    parser.add_argument("--set", choices=("conll", "pii"), default="conll")
+    parser.add_argument("--set", choices=("conll", "pii", "sentences"), default="conll")
     parser.add_argument("--encoder")
+    parser.add_argument("--recipe", default="plain", help="plain: only the last exit")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder for the models")
     parser.add_argument("--epochs", type=float, default=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokens import RESULTS
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "token-classification.md"
 AIM, AIM_RISK = 2.5, 0.02  # times full-depth int8, at this guaranteed risk
 LABELS = ("", "-risk5")  # of adaptations of one tagger
-SETS = {"conll": "CoNLL-2003", "pii": "personal data (presidio's synthetic texts)"}
+SETS = {"conll": "CoNLL-2003", "sentences": "sentences of MRPC", "pii": "personal data (presidio's synthetic texts)"}
 HEAD = """\
 # Token classification
 
@@ -42,15 +43,100 @@ def models(step: str) -> list[tuple[str, str]]:
 
 def trained() -> list[str]:
     """Return the table of fine-tuned taggers."""
-    lines = ["## Fine-tuned taggers", "", "| tagger | data | training texts | epochs | F1, development texts |"]
-    lines.append("|---|---|---:|---:|---:|")
+    lines = ["## Fine-tuned taggers", ""]
+    lines += ["| tagger | data | recipe | training texts | epochs | F1 of the last exit, development texts |"]
+    lines.append("|---|---|---|---:|---:|---:|")
+    per_exit = []
     for name, data in models("train"):
         record = load(f"train-{name}-{data}") or {}
-        f1 = record["dev"]["dev"][-1]["entity_f1"]
-        lines.append(f"| {name} | {SETS[data]} | {record['rows'] or 'all'} | {record['epochs']:g} | {100 * f1:.1f} |")
+        f1 = [scores["entity_f1"] for scores in record["dev"]["dev"]]
+        recipe, rows = record.get("recipe", "plain"), record["rows"] or "all"
+        lines.append(f"| {name} | {SETS[data]} | {recipe} | {rows} | {record['epochs']:g} | {100 * f1[-1]:.1f} |")
+        if len(f1) > 1:
+            per_exit += [
+                "",
+                f"F1 of the exits of {name}:",
+                "",
+                row("layer", record["exits"]),
+                "|---" * (1 + len(f1)) + "|",
+            ]
+            per_exit.append(row("F1", [f"{100 * value:.1f}" for value in f1]))
+    lines += per_exit
     records = [load(f"train-{name}-{data}") or {} for name, data in models("train")]
     machines = "; ".join(sorted({f"{record['machine']}, {record['date'][:10]}" for record in records}))
     return [*lines, "", f"Machine: {machines}.", ""]
+
+
+def row(name: str, cells: Iterable[Any]) -> str:
+    """Return a row of a table."""
+    return f"| {name} | {' | '.join(map(str, cells))} |"
+
+
+CRITERIA = {
+    "least": "the least certain word (SENTEE)",
+    "least 2": "mean of the 2 least certain words",
+    "least 3": "mean of the 3 least certain words",
+    "windows": "mean over a word and its neighbours, least certain",
+    "product": "all words right, if independent (the policy `risk`)",
+    "words": "words exit alone (TOKEE), optimistic",
+}
+
+
+def policies() -> list[str]:
+    """Return what exit criteria save on recorded traces, and where exits agree with the full depth."""
+    lines = []
+    for file in sorted(RESULTS.glob("policies-*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        targets = list(record["mean_layers"]["least"])
+        lines += [
+            f"## Exit criteria: {file.stem.removeprefix('policies-')}",
+            "",
+            f"Mean layers on {record['texts']:,} CoNLL-2003 test texts, at the largest threshold that changes a label",
+            "in at most this fraction of the texts; mean ± standard deviation over five halves.",
+            "`benchmarks/token_policies.py` describes the criteria.",
+            "",
+            row("criterion", [f"{100 * float(target):g} % of texts" for target in targets]),
+            "|---" + "|---:" * len(targets) + "|",
+        ]
+        for key, title in CRITERIA.items():
+            cells = record["mean_layers"][key]
+            lines.append(row(title, [f"{mean:.2f} ± {spread:.2f}" for mean, spread in (cells[t] for t in targets)]))
+        profile = record["profile"]
+        lines += ["", "Texts in which all words have the label of the full depth, by exit:", ""]
+        lines += [row("texts", ["number", *(f"layer {layer}" for layer in profile["layers"][:-1])])]
+        lines += ["|---" + "|---:" * len(profile["layers"]) + "|"]
+        for name, part in profile.items():
+            if name != "layers":
+                same = [f"{100 * value:.1f} %" for value in part["same"][:-1]]
+                lines.append(row(name, [f"{part['texts']:,}", *same]))
+        lines += ["", f"Machine: {record['machine']}, {record['date'][:10]}.", ""]
+    return lines
+
+
+def precisions() -> list[str]:
+    """Return how many texts int8 changes, and which products are to blame."""
+    lines = []
+    for file in sorted(RESULTS.glob("int8-*.json")):
+        record = json.loads(file.read_text("utf-8"))
+        methods = list(record["changed"])
+        lines += [
+            f"## int8: {file.stem.removeprefix('int8-')}",
+            "",
+            f"Texts with other entities than in float32, at full depth, of {record['texts']:,} CoNLL-2003 development",
+            "texts, and CPU milliseconds per text, one thread. `benchmarks/int8_products.py`.",
+            "",
+            row("in float32", [f"{cell} {method}" for method in methods for cell in ("changed,", "ms,")]),
+            "|---" + "|---:" * (2 * len(methods)) + "|",
+        ]
+        for group in record["changed"][methods[0]]:
+            cells = []
+            for method in methods:
+                time = record["milliseconds"][f"{method}, {group} in float32"]
+                cells += [f"{100 * record['changed'][method][group]:.2f} %", f"{time:.2f}"]
+            lines.append(row(group, cells))
+        lines += ["", f"Everything in float32: {record['milliseconds']['float32']:.2f} ms. Measured beside other jobs."]
+        lines += ["", f"Machine: {record['machine']}, {record['date'][:10]}.", ""]
+    return lines
 
 
 def adapted(name: str, data: str) -> list[str]:
@@ -117,7 +203,7 @@ def main() -> None:
     """Write the page."""
     names = sorted({*models("train"), *models("adapt")})
     sections = [line for name, data in names for line in adapted(name, data)]
-    PAGE.write_text(HEAD + "\n".join([*trained(), *sections]).rstrip() + "\n", "utf-8")
+    PAGE.write_text(HEAD + "\n".join([*trained(), *sections, *policies(), *precisions()]).rstrip() + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def judge(whole: Trace, policy: Policy | None, guarantee: Guarantee, tested: set
     overall = float(risk.losses(replayed).mean())
     violated = overall > guarantee.risk
     if len(risk.limits):
-        counted, changed = risk.limits.rows_at(replayed.exit - 1)
+        counted, changed = risk.limit_changes(replayed)
         rates = changed.sum(0) / np.maximum(counted.sum(0), 1)
         for limit, rate in zip(risk.limits.limits, rates, strict=True):
             violated |= rate > limit.risk and (tested is None or limit.name in tested)

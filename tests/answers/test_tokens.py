@@ -18,11 +18,11 @@ from offramp.core.loop import run_all_exits
 from offramp.data.entities import Entities, entities_of_tags, word_spans
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.evaluation.traces.recording import record
+from tests.taggers import LONG, tagger
 from tests.tiny import (
     TAGGED_FAMILIES,
     TAGS,
     WORDS,
-    amplify_weights,
     piece_tokenizer,
     save_classifier,
     save_tagger,
@@ -36,17 +36,6 @@ TEXTS = [
     "it was not very good , very goodly unknown-word in the plot . plots films .",
     "long short",
 ]
-LONG = " ".join(random.Random(1).choices([*WORDS, "goodly", "plots"], k=90))
-
-
-def tagger(folder, family="bert", seed=3, **options) -> AdaptiveModel:
-    """Return a tiny tagger with random exits and its own last exit."""
-    save_tagger(family, folder, seed)
-    model = AdaptiveModel.from_backbone(folder, exits="auto", **options)
-    last = {key: value.clone() for key, value in model.exits["4"].state_dict().items()}
-    amplify_weights(model.exits, 1, scale=8.0)
-    model.exits["4"].load_state_dict(last)
-    return model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -180,26 +169,31 @@ def test_given_words_are_read_by_their_first_token(model):
     assert (np.delete(targets[0], used) == -100).all() and targets[1].tolist()[:3] == [-100, 0, -100]
 
 
-def test_exports_predict_as_torch_does(model, tmp_path):
-    pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_exports_predict_as_torch_does(model, tmp_path, backend):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(backend, backend))
     import offramp
 
     model.save_pretrained(tmp_path / "model")
     texts = [" ".join(random.Random(seed).choices([*WORDS, "plots"], k=2 + seed % 9)) for seed in range(40)]
-    offramp.export(tmp_path / "model", backend="onnx", int8="none", overwrite=True)
-    exported = offramp.load(tmp_path / "model", backend="onnx")
+    offramp.export(tmp_path / "model", backend=backend, int8="none", overwrite=True)
+    exported = offramp.load(tmp_path / "model", backend=backend)
     for policy in ("never", "layer:2"):
         ours, others = (list(runner.predict(texts, policy=policy)) for runner in (model, exported))
         for answer, other in zip(ours, others, strict=True):
             assert_same(other.entities, answer.entities)
             assert answer.exit_layer == other.exit_layer
+    if backend == "openvino":
+        return
     for int8 in ("static", "token"):
         offramp.export(tmp_path / "model", backend="onnx", int8=int8, texts=texts[:20], force=True, overwrite=True)
         quantized = offramp.load(tmp_path / "model", backend="onnx")
         together = quantized.answer(texts, policy="layer:2").values.tolist()
         assert together == [quantized.answer([text], policy="layer:2").values[0] for text in texts]
-    with pytest.raises((BadModel, BadValue), match="one"):
+    before = quantized.fingerprint
+    with pytest.raises(BadValue, match="single-label classification only"):
         offramp.export(tmp_path / "model", backend="onnx", one_file=True, overwrite=True)
+    assert offramp.load(tmp_path / "model", backend="onnx").fingerprint == before
 
 
 def test_losses_leave_out_padding_and_unlabelled_tokens():
@@ -236,6 +230,17 @@ SEQEVAL = [
     ("B-PER B-PER I-LOC O", "B-PER I-PER I-LOC O", (0.5, 1 / 3, 0.4)),
     ("O O O O", "O B-LOC O O", (0.0, 0.0, 0.0)),
 ]
+
+
+def test_a_type_is_kept_if_none_of_its_entities_is_lost():
+    names = ("O", "B-PER", "I-PER", "B-LOC")
+    full = objects([(("PER", 0, 3), ("PER", 5, 8), ("LOC", 9, 12)), (("LOC", 0, 3),), ()])
+    early = objects([(("PER", 0, 3), ("LOC", 9, 12)), (("PER", 0, 3),), (("PER", 0, 3),)])
+    assert TOKEN.outcome_names(names, ()) == ["PER", "LOC"]
+    assert TOKEN.outcomes(full, names, ()).tolist() == [[True, True], [False, True], [False, False]]
+    assert TOKEN.kept_outcomes(early, full, names, ()).tolist() == [[False, True], [True, False], [True, True]]
+    tags = objects([(("B-PER", 0, 3),)])  # without aggregation
+    assert TOKEN.outcomes(tags, names, ()).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize(("gold", "found", "expected"), SEQEVAL)

@@ -131,15 +131,15 @@ def test_scores_beyond_a_threshold_are_a_decision():
 
 
 def test_outcomes_of_every_answer_type():
-    labels = SINGLE_LABEL.outcomes(np.array([1, 0]), 3, ())
+    labels = SINGLE_LABEL.outcomes(np.array([1, 0]), ("a", "b", "c"), ())
     assert labels.tolist() == [[False, True, False], [True, False, False]]
-    several = MULTI_LABEL.outcomes(np.array([[1, 0]]), 2, ())
+    several = MULTI_LABEL.outcomes(np.array([[1, 0]]), ("a", "b"), ())
     assert several.tolist() == [[True, False, False, True]]
     assert MULTI_LABEL.outcome_names(["a", "b"], ()) == ["a", "b", "not a", "not b"]
-    bands = REGRESSION.outcomes(np.array([0.5, 1.0, 2.9, 3.0]), 1, (1.0, 3.0))
+    bands = REGRESSION.outcomes(np.array([0.5, 1.0, 2.9, 3.0]), ("value",), (1.0, 3.0))
     assert bands.argmax(1).tolist() == [0, 1, 1, 2]
     assert REGRESSION.outcome_names(["x"], (1.0, 3.0)) == ["below 1", "1 to 3", "3 and above"]
-    assert REGRESSION.outcomes(np.array([1.0]), 1, ()) is None
+    assert REGRESSION.outcomes(np.array([1.0]), ("value",), ()) is None
 
 
 def test_a_constant_prediction_is_noticed():

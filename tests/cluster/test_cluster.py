@@ -31,6 +31,7 @@ from offramp.files.error_lines import first_line, last_line
 from tests.calls import fails
 from tests.cluster.conftest import LABELS, ROWS
 from tests.cluster.kills import error_of, kill_workers, start_driver, unexpected, wait_for
+from tests.taggers import LONG, tagger
 
 
 def read_predictions(out: Path) -> dict:
@@ -192,6 +193,18 @@ def test_a_worker_writes_a_part_and_returns_errors(folder, tmp_path):
     assert "overwritten by another job" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"text": "other"}'))
     assert "was modified while the job was running" in gzip_worker({"part": [json.dumps(vars(part))]})["error"][0]
+
+
+def test_a_worker_writes_entities_as_json(tmp_path):
+    tagger(tmp_path / "tagger").save_pretrained(tmp_path / "model")
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in (LONG, "a lovely film", "")))
+    (part,) = split([Source(str(file), "jsonl")], 100)
+    assert make_worker(tmp_path, tmp_path, file).predict(part) == 3
+    rows = pa.parquet.read_table(tmp_path / "part-000000.parquet").to_pylist()
+    expected = [answer.to_dict() for answer in offramp.load(tmp_path / "model").predict([LONG, "a lovely film", ""])]
+    assert [json.loads(row["entities"]) for row in rows] == [answer["entities"] for answer in expected]
+    assert rows[0]["entities"] != "[]" and rows[2]["entities"] == "[]"
 
 
 def test_any_error_of_a_worker_that_starts_is_returned(folder, tmp_path):

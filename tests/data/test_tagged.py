@@ -72,9 +72,16 @@ def test_datasets_with_class_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.conll", "Ann B-PER\nLee\n", "no column with tags"),
+        ("a.conll", "Ann B-PER\nLee\n", "line 2: 'Lee' has no tag after the word"),
+        ("a.conll", "Ann B-PER x\nLee y I-PER\n", "not in the same column"),
+        ("a.conll", "\n\n", "contains no texts"),
         ("a.conll", "Ann\tO\n\tO\n", "line 2: the word is empty"),
-        ("a.conll", "Ann O\n" * 1200 + "Lee E-PER\n", "line 1201: the tag is 'E-PER'"),
+        ("a.conll", "Ann O\n" * 1200 + "Lee X-PER\n", "line 1201: the tag is 'X-PER'"),
+        ("a.jsonl", '{"tokens": ["a"], "ner_tags": null}', "'ner_tags' is None, expected a list"),
+        ("a.jsonl", '{"tokens": "a b", "ner_tags": ["O", "O"]}', "'tokens' is 'a b', expected a list"),
+        ("a.jsonl", '{"tokens": ["a"], "ner_tags": [null]}', "a tag is None, expected a name"),
+        ("a.jsonl", '{"text": "Ann Lee", "spans": [{"label": "PER", "start": 3, "end": 4}]}', "covers no word"),
+        ("a.jsonl", '{"text": "Ann", "spans": {"label": "PER", "start": 0, "end": 3}}', "expected a list"),
         ("a.jsonl", '{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "token 2 is ' '"),
         ("a.jsonl", '{"tokens": ["a"], "ner_tags": ["O", "O"]}', "1 tokens, but 2 tags"),
         ("a.jsonl", '{"tokens": ["a"], "ner_tags": [3]}', "a number without a name"),
@@ -90,5 +97,17 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
 
 def test_overlapping_entities_are_named(tmp_path):
     spans = [{"label": "PER", "start": 0, "end": 7}, {"label": "LOC", "start": 4, "end": 7}]
-    with pytest.raises(BadInput, match="line 1: the entities PER and LOC overlap at character 4"):
+    message = r"line 1: the entities PER \(0 to 7\) and LOC \(4 to 7\) have a word in common"
+    with pytest.raises(BadInput, match=message):
         table(tmp_path, "a.json", [{"text": "Ann Lee", "spans": spans}])
+
+
+def test_other_schemes_are_read_as_bio_and_spans_without_spaces(tmp_path):
+    read = table(tmp_path, "a.conll", "Ann B-PER\nLee E-PER\nsang O\nOslo U-LOC\n")
+    assert read.labels == [(("PER", 0, 7), ("LOC", 13, 17))] and "BIOES or BILOU" in read.skipped[0]
+    assert read.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    types = {"tokens": ["a@b.c", "x"], "ner_tags": ["E-MAIL", "CITY"]}  # without prefixes
+    assert table(tmp_path, "a.json", [types]).labels == [(("E-MAIL", 0, 5), ("CITY", 6, 7))]
+    spans = [{"label": "PER", "start": 0, "end": 4}]
+    read = table(tmp_path, "b.json", [{"text": "Ann sang", "spans": spans}])
+    assert read.labels == [(("PER", 0, 3),)] and "1 entities" in read.skipped[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 import offramp
@@ -12,6 +14,7 @@ from offramp.evaluation.benchmark.run import _spread, to_dict
 from offramp.policies import TopK
 from offramp.report.benchmark import table
 from tests.rankings import random_rankings, reranker
+from tests.taggers import LONG, tagger
 
 
 def row(
@@ -80,3 +83,26 @@ def test_a_reranker_is_compared_with_int8_and_with_fewer_documents(tmp_path):
     fewer = [entry for name, entry in rows.items() if "of the documents" in name]
     assert fewer and all(entry["mean_layers"] == 4 and entry["agreement"] < 1 for entry in fewer)
     assert "queries/s" in str(result) and not any("compile" in name for name in rows)
+
+
+def test_a_tagger_is_compared_by_the_entities_of_texts_of_any_length(tmp_path):
+    tagger(tmp_path / "tagger", policy={"name": "confidence", "threshold": 0.3}).save_pretrained(tmp_path / "fast")
+    texts = [LONG, "a lovely film", "goodly films, a plot", "not dull", "long short plot"]
+    span = {"label": "PER", "start": 2, "end": 8}
+    rows = [{"text": text, "spans": [span] if text == "a lovely film" else []} for text in texts]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = offramp.benchmark(
+        tmp_path / "fast",
+        tmp_path / "rows.jsonl",
+        batch=[1, 4],
+        baselines=["plain", "onnx", "pipeline"],
+        rounds=1,
+        memory=False,
+    )
+    for size in (1, 4):
+        entries = {entry["name"]: entry for entry in result.rows if entry["batch"] == size}
+        exact = ["plain Hugging Face", "torch float32", "ONNX Runtime float32"]
+        assert [entries[name]["agreement"] for name in exact] == [1.0] * 3
+        assert entries["offramp, torch float32"]["mean_layers"] < 4
+        assert entries["plain Hugging Face"]["score"] is not None
+    assert not any("pipeline" in entry["name"] for entry in result.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 
 import pytest
 
@@ -82,10 +83,36 @@ def test_guarantees_about_texts_and_about_entities(folder, tmp_path):
     spans = [[{(e["entity_group"], e["start"], e["end"]) for e in a.entities} for a in side] for side in (full, fast)]
     shares = [len(a - b) / len(a) for a, b in zip(*spans, strict=True) if a]
     assert len(shares) > 100 and sum(shares) / len(shares) <= 0.05
+    assert all(
+        sum(bool({e for e in a - b if e[0] == kind}) for a, b in zip(*spans, strict=True))
+        <= 0.1 * sum(any(e[0] == kind for e in a) for a in spans[0])
+        for kind in ("PER", "LOC")
+    )
+    assert "for every type, at most 10 % of the texts with such entities lose one" in result.guarantee
+    long = offramp.calibrate(folder / "model", texts=[*texts, " ".join(texts[:40])], risk=0.05, policy="confidence")
+    assert "for every type" in long.guarantee
+    with pytest.raises(BadValue, match="do not support token classification"):
+        offramp.calibrate(folder / "model", texts=texts, keep=["PER"], recall=0.9)
     with pytest.raises(BadValue, match="token classification only"):
         offramp.calibrate(_classifier(tmp_path), texts=texts, risk_type="lost")
     with pytest.raises(BadValue, match="betting"):
         offramp.calibrate(folder / "model", texts=texts, risk_type="lost", test="binomial")
+
+
+def test_exits_are_tuned_with_long_texts(folder, tmp_path):
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(folder / "model", tmp_path / "model")
+    short = plain_texts(900, 7)
+    texts = [*short, *(" ".join(short[start : start + 8]) for start in range(0, 800, 8))]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(texts))
+    result = offramp.tune(tmp_path / "model", file, risk=0.1, backend="onnx", threads=1)
+    assert result and "for every type" in result.guarantee and result.layers[-1] == 4
+    full, fast = (
+        offramp.load(tmp_path / "model", backend="onnx").answer(texts, policy=policy).values
+        for policy in ("never", None)
+    )
+    assert sum(a != b for a, b in zip(full, fast, strict=True)) <= 0.1 * len(texts)
 
 
 def _classifier(tmp_path):
@@ -96,11 +123,12 @@ def _classifier(tmp_path):
 
 
 def test_a_tagger_is_adapted_without_labels_and_predicts_to_files(folder, tmp_path, caplog):
-    texts = [*plain_texts(700, 4), " ".join(WORDS * 4)]
+    short, generator = plain_texts(700, 4), random.Random(5)
+    texts = [*short, *(" ".join(generator.sample(short, 8)) for _ in range(80))]  # several windows
     result = offramp.adapt(
         folder / "model", texts, output=tmp_path / "fast", risk=0.05, epochs=3, variations=0, convolution=4
     )
-    assert result and "other entities" in result.guarantee and "1 of 701 texts are longer" in caplog.text
+    assert result and "other entities" in result.guarantee and "for every type" in result.guarantee
     expected = list(offramp.load(folder / "model").predict(texts[:5], policy="never"))
     for answer, other in zip(result.predict(texts[:5], policy="never"), expected, strict=True):
         assert answer.entities == other.entities

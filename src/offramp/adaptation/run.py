@@ -25,7 +25,6 @@ from offramp.calibration.ledger import Ledger, TestRecord
 from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.threshold_grids import GROUPED, TUNABLE
-from offramp.core.runner import Runner
 from offramp.data.hashes import normalizer
 from offramp.data.input_data import InputData, check_exists
 from offramp.errors import BadInput, BadValue, OfframpError
@@ -187,25 +186,6 @@ def _describe_length(model: AdaptiveModel, splits: TextSplits) -> str:
     return f"{limit} (set it with `max_length=` if the model was trained with another). {count}"
 
 
-def _without_long_texts(texts: UserTexts, runner: Runner) -> UserTexts:
-    """Return the texts without those that are read in several windows, which exit separately."""
-    counts = [
-        np.bincount(chunk.rows.group, minlength=len(chunk.examples))
-        for chunk in runner.chunks(texts.texts, quiet=True, title="Counting tokens")
-    ]
-    is_short = np.concatenate(counts) == 1
-    if is_short.all():
-        return texts
-    logger.warning(
-        "%d of %d texts are longer than %d tokens, so they are read in several windows. They are left out, and the "
-        "guarantee is not about such texts.",
-        (~is_short).sum(),
-        len(texts),
-        runner.limit,
-    )
-    return texts.take(np.flatnonzero(is_short))
-
-
 def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None) -> UserTexts:
     """Return the texts; labels are ignored."""
     if data.source.file == "-" and not data.in_memory:
@@ -216,8 +196,7 @@ def _read_texts(data: InputData, model: AdaptiveModel, group_column: str | None)
     if not texts:
         raise BadInput(f"{data.name} contains no {model.config.answer_type.input_names}.")
     answer_type = model.config.answer_type
-    user_texts = UserTexts(texts, groups, normalizer(model.tokenizer), answer_type.identify, answer_type.input_names)
-    return _without_long_texts(user_texts, model.runner()) if answer_type.has_windows else user_texts
+    return UserTexts(texts, groups, normalizer(model.tokenizer), answer_type.identify, answer_type.input_names)
 
 
 def _input_columns(model: AdaptiveModel, splits: TextSplits, data: InputData) -> list[str]:

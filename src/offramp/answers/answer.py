@@ -83,6 +83,11 @@ class Answers:
         """Probability of each prediction (regression: the value)."""
         raise NotImplementedError
 
+    @property
+    def row_layers(self) -> NDArray[np.int64]:
+        """Exit layers for averages: those of the documents of rankings, otherwise those of the examples."""
+        return self.layer
+
     def take(self, index: int) -> Answers:
         """Return one prediction, as arrays of length 1."""
         return replace(self, **{name: getattr(self, name)[index : index + 1] for name in _array_names(self)})

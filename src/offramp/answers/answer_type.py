@@ -76,6 +76,10 @@ class AnswerType(ABC):
     input_names: ClassVar[str] = "texts"
     row_name: ClassVar[str] = "text"  # noun for a row that the model runs
     agreement_name: ClassVar[str] = "same predictions"
+    outcome_noun: ClassVar[str] = "class"  # noun for a column of `outcomes`
+    outcome_nouns: ClassVar[str] = "classes"
+    outcome_note: ClassVar[str] = "Of the tested texts that the full model assigns to a class, how many keep it:"
+    outcome_change: ClassVar[str] = "{rate} of the predictions of {outcomes} change"  # in the sentence of a guarantee
 
     # defaults and formats
     architecture: ClassVar[str] = "ForSequenceClassification"  # suffix of the transformers class name
@@ -93,6 +97,11 @@ class AnswerType(ABC):
     def title(self) -> str:
         """Name for messages."""
         return self.name.replace("_", " ")
+
+    @property
+    def may_have_several_rows(self) -> bool:
+        """Whether some examples have several rows, from which their predictions are decoded."""
+        return self.multiple_rows or self.has_windows
 
     def check_config(self, labels: int, ramp: str | None) -> None:  # noqa: B027 -- optional
         """Raise if a config is not valid for this answer type."""
@@ -239,12 +248,18 @@ class AnswerType(ABC):
         """Format a gold label as text."""
         return self.format(label, labels)
 
-    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+    def outcomes(self, answers: Array, labels: Sequence[str], bands: Sequence[float]) -> NDArray[np.bool_] | None:
         """Return the classes of predictions as columns of yes and no, (rows, outcomes); None without classes.
 
         A guarantee per class limits, for each column, how many rows change from yes to no.
         """
         return None
+
+    def kept_outcomes(
+        self, answers: Array, expected: Array, labels: Sequence[str], bands: Sequence[float]
+    ) -> NDArray[np.bool_] | None:
+        """Return the classes that the predictions have kept, of those of the expected ones, (rows, outcomes)."""
+        return self.outcomes(answers, labels, bands)
 
     def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
         """Return the names of the columns of `outcomes`."""

@@ -40,7 +40,7 @@ class MultiLabel(AnswerType):
         """Return where the sets differ in at least one label."""
         return np.asarray((answers != others).any(-1))
 
-    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+    def outcomes(self, answers: Array, labels: Sequence[str], bands: Sequence[float]) -> NDArray[np.bool_] | None:
         """Return two columns per label: predicted, and not predicted."""
         predicted = np.asarray(answers).astype(bool)
         return np.concatenate([predicted, ~predicted], axis=1)

@@ -91,6 +91,11 @@ class RankingAnswers(Answers):
             yield RankingAnswer(None, scores[0], deepest, scores, (), *documents)
 
     @property
+    def row_layers(self) -> NDArray[np.int64]:
+        """Exit layers of all documents."""
+        return np.concatenate([np.empty(0, np.int64), *self.layers])
+
+    @property
     def values(self) -> Array:
         """Orders as an array: the number of documents to compare, then the documents, best first; −1: no more."""
         longest = max(map(len, self.orders), default=0)

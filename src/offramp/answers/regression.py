@@ -38,7 +38,7 @@ class Regression(AnswerType):
         """Return where the difference exceeds the tolerance."""
         return np.asarray(np.abs(answers - others) > _required(tolerance))
 
-    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+    def outcomes(self, answers: Array, labels: Sequence[str], bands: Sequence[float]) -> NDArray[np.bool_] | None:
         """Return a column per band of values; a band includes its lower end."""
         if not bands:
             return None

@@ -34,9 +34,9 @@ class SingleLabel(AnswerType):
         """Return where the classes differ."""
         return np.asarray(answers != others)
 
-    def outcomes(self, answers: Array, num_labels: int, bands: Sequence[float]) -> NDArray[np.bool_] | None:
+    def outcomes(self, answers: Array, labels: Sequence[str], bands: Sequence[float]) -> NDArray[np.bool_] | None:
         """Return a column per class."""
-        return np.asarray(answers)[:, None] == np.arange(num_labels)
+        return np.asarray(answers)[:, None] == np.arange(len(labels))
 
     def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
         """Return the names of the classes."""

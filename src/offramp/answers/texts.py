@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offramp.core.batch import EncodedRows, Ragged
-from offramp.data.reading import Text
+from offramp.data.reading import Text, Words
 from offramp.errors import BadInput
 
 if TYPE_CHECKING:
@@ -182,6 +182,8 @@ def _is_library_tokenizer(tokenizer: Any) -> bool:
 def _is_single_text(text: Text, number: int) -> bool:
     if isinstance(text, str):
         return True
+    if isinstance(text, Words):
+        raise BadInput(f"Text {number} is a list of words, {list(text)!r:.60}; join them with spaces.")
     if isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text):
         return False
     raise BadInput(f"Text {number} must be a string or a pair of strings, got {text!r:.60}.")

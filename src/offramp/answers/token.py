@@ -20,7 +20,7 @@ from torch.nn import functional
 from offramp.answers.answer import Answers, Decoding, Endpoint, ModelCard, RowOutputs
 from offramp.answers.answer_type import LOG_ODDS_EPS, AnswerType, Array, Encoder, RowPrediction
 from offramp.answers.single_label import divergence
-from offramp.answers.token_entities import add_characters, find_entities, lost_fraction, objects
+from offramp.answers.token_entities import add_characters, find_entities, lost_fraction, objects, type_of, types_of
 from offramp.answers.token_rows import AGGREGATIONS, TokenEncoder, text_of
 from offramp.answers.token_scores import scores_by_type
 from offramp.answers.token_summary import (
@@ -34,7 +34,7 @@ from offramp.answers.token_summary import (
     summarize_tokens,
 )
 from offramp.core.batch import EncodedRows
-from offramp.data.entities import Entities
+from offramp.data.entities import OUTSIDE, Entities
 from offramp.errors import BadInput, BadModel
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class TokenClassification(AnswerType):
     has_items: ClassVar[bool] = True
     reads_words: ClassVar[bool] = True
     unit: ClassVar[str] = "text"
+    outcome_noun: ClassVar[str] = "type"
+    outcome_nouns: ClassVar[str] = "types"
+    outcome_note: ClassVar[str] = "Of the tested texts with entities of a type, how many lose none of them:"
+    outcome_change: ClassVar[str] = "for {outcomes}, {rate} of the texts with such entities lose one of them"
     architecture: ClassVar[str] = "ForTokenClassification"
     default_max_length: ClassVar[int | None] = 128
     truncation_note: ClassVar[str] = "longer texts are read in windows"
@@ -196,6 +200,21 @@ print(tag("a text"))""",
             used = answer[answer >= 0]
             return labels[int(used[0])] if len(used) else "(no words)"
         return ", ".join(f"{kind} {start}-{end}" for kind, start, end in answer) or "(no entities)"
+
+    def outcome_names(self, labels: Sequence[str], bands: Sequence[float]) -> list[str]:
+        """Return the types of entities."""
+        return list(dict.fromkeys(type_of(label) for label in labels if label != OUTSIDE))
+
+    def outcomes(self, answers: Array, labels: Sequence[str], bands: Sequence[float]) -> NDArray[np.bool_] | None:
+        """Return a column per type: whether a text has such an entity."""
+        return types_of(answers, self.outcome_names(labels, bands))
+
+    def kept_outcomes(
+        self, answers: Array, expected: Array, labels: Sequence[str], bands: Sequence[float]
+    ) -> NDArray[np.bool_] | None:
+        """Return whether a text has all expected entities of each type."""
+        lost = [set(entities).difference(found) for found, entities in zip(answers, expected, strict=True)]
+        return ~types_of(lost, self.outcome_names(labels, bands))
 
     def label_array(self, labels: Sequence[Any]) -> Array:
         """Return the entities of each text, in an array of tuples."""

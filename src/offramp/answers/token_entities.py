@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,16 @@ from offramp.answers.token_summary import BEGINS, CONFIDENCE, ENDS, LABELS, POSI
 from offramp.core.batch import EncodedRows
 from offramp.data.entities import OUTSIDE, split_tag
 
-__all__ = ["TokenAnswer", "TokenAnswers", "add_characters", "find_entities", "lost_fraction", "objects"]
+__all__ = [
+    "TokenAnswer",
+    "TokenAnswers",
+    "add_characters",
+    "find_entities",
+    "lost_fraction",
+    "objects",
+    "type_of",
+    "types_of",
+]
 
 Array = NDArray[Any]
 
@@ -114,7 +123,7 @@ def find_entities(
     starts = np.arange(len(label)) if single else _starts(label, example, labels)
     stops = np.append(starts[1:], len(label)) if len(starts) else starts
     means = np.add.reduceat(score.astype(np.float64), starts) / (stops - starts) if len(starts) else score
-    names = list(labels) if single else [label.split("-", 1)[-1] for label in labels]
+    names = list(labels) if single else [type_of(label) for label in labels]
     is_entity = np.array([name != OUTSIDE for name in names], dtype=bool)[label[starts]]
     spans: list[tuple[Any, ...]] = [()] * count
     scores, tokens = list(spans), list(spans)
@@ -157,3 +166,18 @@ def lost_fraction(answers: Array, others: Array) -> NDArray[np.float64]:
         ],
         dtype=np.float64,
     )
+
+
+def types_of(answers: Iterable[Iterable[tuple[Any, ...]]], names: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which types the entities of each text have, (texts, types)."""
+    columns = {name: index for index, name in enumerate(names)}
+    rows = [[columns[type_of(label)] for label, *_ in entities] for entities in answers]
+    found = np.zeros((len(rows), len(columns)), dtype=bool)
+    for row, indices in zip(found, rows, strict=True):
+        row[indices] = True
+    return found
+
+
+def type_of(label: str) -> str:
+    """Return the type of an entity from its tag, or from the type itself, as transformers' pipeline does."""
+    return label.split("-", 1)[-1]

@@ -19,7 +19,7 @@ def limit_rows(risk: Risk, replayed: Replayed) -> list[dict[str, Any]]:
         return []
     trace = risk.trace
     names = trace.answer_type.outcome_names(trace.about["model"]["labels"], risk.guarantee.bands)
-    counted, changed = risk.limits.rows_at(replayed.exit - 1)
+    counted, changed = risk.limit_changes(replayed)
     rows = []
     for index, limit in enumerate(risk.limits.limits):
         units = count_units(counted[:, index], trace.clusters)
@@ -47,6 +47,8 @@ def constant_prediction(risk: Risk) -> str | None:
     labels, expected = trace.about["model"]["labels"], np.asarray(trace.expected)
     applies = guarantee.risk_type == "disagreement" and trace.group is None
     if not applies or not trace.answer_type.outcome_names(labels, ()):
+        return None
+    if trace.answer_type.has_items:
         return None
     values, counts = np.unique(expected, axis=0, return_counts=True)
     value = values[counts.argmax()]

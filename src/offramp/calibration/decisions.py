@@ -42,7 +42,7 @@ class Decision:
 
     name: str  # for sentences, such as "ABUSE" or "P(ABUSE) >= 0.8"
     answer_type: AnswerType
-    num_labels: int
+    labels: tuple[str, ...]
     bands: tuple[float, ...] = ()
     outcomes: tuple[int, ...] = ()
     column: int | None = None  # of the score; None: outcomes count
@@ -52,7 +52,7 @@ class Decision:
     def flagged(self, answers: Array, logits: Array | None) -> NDArray[np.bool_]:
         """Return which rows are flagged; `logits` may be None unless scores count."""
         if self.column is None:
-            outcomes = self.answer_type.outcomes(answers, self.num_labels, self.bands)
+            outcomes = self.answer_type.outcomes(answers, self.labels, self.bands)
             assert outcomes is not None, "checked by decision_for"
             return np.asarray(outcomes[:, list(self.outcomes)].any(1))
         if not self.answer_type.has_probabilities:
@@ -81,7 +81,7 @@ def decision_for(
     keep: Sequence[str], flag: str | None, bands: Sequence[float], answer_type: AnswerType, labels: Sequence[str]
 ) -> Decision | None:
     """Return the decision for a model; None if there is none. Raise if the model has no such class or score."""
-    common = (answer_type, len(labels), tuple(bands))
+    common = (answer_type, tuple(labels), tuple(bands))
     if keep:
         names = answer_type.outcome_names(labels, bands)
         if not names:

@@ -3,6 +3,7 @@
 | limit     | of the rows that …                     | at most this fraction …                       |
 |-----------|----------------------------------------|-----------------------------------------------|
 | class     | the full model assigns to the class    | get another prediction                        |
+| type      | have entities of a type                | lose one of them                              |
 | recall    | the full model flags                   | are not flagged after an early exit           |
 | precision | are flagged after an early exit        | are not flagged by the full model             |
 
@@ -45,7 +46,7 @@ class OutcomeChange:
     """The predictions of some rows before and after early exits, from which limits count."""
 
     full: Bools | None  # outcomes of the full model, (rows, outcomes)
-    early: Bools | None
+    early: Bools | None  # those that are kept
     full_flagged: Bools | None = None  # (rows,)
     early_flagged: Bools | None = None
 
@@ -75,7 +76,7 @@ class Limits:
     """Limits with, for every row and exit, whether the row counts and whether it changes."""
 
     limits: tuple[Limit, ...]
-    counted: Bools  # (rows, exits, limits)
+    counted: Bools  # (rows, exits, limits); of a text in several windows, if all windows exit there
     changed: Bools  # (rows, exits, limits)
 
     def __len__(self) -> int:
@@ -115,22 +116,21 @@ def limits_of(
     """Return the limits of a guarantee on the rows of a trace; `needed` are the rows that test a class."""
     answer_type, labels = trace.answer_type, trace.about["model"]["labels"]
     expected = trace.expected
-    per_row = trace.group is None
-    full = answer_type.outcomes(expected, len(labels), bands) if class_risk is not None and per_row else None
+    full = answer_type.outcomes(expected, labels, bands) if class_risk is not None else None
     limits: list[Limit] = []
     if full is not None and class_risk is not None:
         names = answer_type.outcome_names(labels, bands)
-        limits += _class_limits(names, class_risk, full, needed, trace.clusters)
+        limits += _class_limits(names, class_risk, full, needed, trace.clusters, answer_type.outcome_nouns)
     if decision is not None and recall is not None:
         limits.append(Limit(f"recall of {decision.name}", RECALL, 1 - recall))
     if decision is not None and precision is not None:
         limits.append(Limit(f"precision of {decision.name}", PRECISION, 1 - precision))
-    shape = (trace.rows, len(trace.points), len(limits))
+    shape = (len(trace), len(trace.points), len(limits))
     counted, changed = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     full_flagged = None if decision is None else decision.flagged(expected, trace.expected_logits)
     for exit_index in range(len(trace.points) if limits else 0):
         answers = trace.answers_at(exit_index)
-        early = None if full is None else answer_type.outcomes(answers, len(labels), bands)
+        early = None if full is None else answer_type.kept_outcomes(answers, expected, labels, bands)
         early_flagged = None if decision is None else decision.flagged(answers, trace.logits[:, exit_index])
         change = OutcomeChange(full, early, full_flagged, early_flagged)
         for index, limit in enumerate(limits):
@@ -140,7 +140,7 @@ def limits_of(
 
 
 def _class_limits(
-    names: Sequence[str], risk: float, full: Bools, needed: int, clusters: NDArray[np.int64] | None
+    names: Sequence[str], risk: float, full: Bools, needed: int, clusters: NDArray[np.int64] | None, nouns: str
 ) -> list[Limit]:
     """Return a limit per class with enough rows, and one for the others together."""
     counts = np.array([count_units(full[:, index], clusters) for index in range(len(names))])
@@ -148,7 +148,7 @@ def _class_limits(
     rare = [index for index in range(len(names)) if counts[index] < needed]  # also those without rows: the pool must
     pooled = count_units(np.asarray(full[:, rare].any(1)), clusters)  # not depend on which rare classes occur
     if pooled:
-        name = names[rare[0]] if len(rare) == 1 else f"{len(rare)} rare classes together"
+        name = names[rare[0]] if len(rare) == 1 else f"{len(rare)} rare {nouns} together"
         limits.append(Limit(name, CLASS, risk, tuple(rare), pooled >= needed))
     return limits
 

@@ -28,7 +28,7 @@ from scipy.special import bdtr
 from offramp.answers import AnswerType
 from offramp.calibration.bounds import BOUNDS, betting, binomial, rows_needed
 from offramp.calibration.decisions import Decision, check_flag, decision_for
-from offramp.calibration.limits import CLASS, Limits, limits_of
+from offramp.calibration.limits import CLASS, Limits, OutcomeChange, limits_of
 from offramp.errors import BadInput, BadValue, UnknownName
 from offramp.evaluation.traces.trace import Replayed, Trace
 
@@ -131,7 +131,7 @@ class Guarantee:
 
     def decision(self, answer_type: AnswerType, labels: Sequence[str]) -> Decision | None:
         """Return what is flagged; raise if the model has no such class or score."""
-        if (self.keep or self.flag is not None) and answer_type.multiple_rows:
+        if (self.keep or self.flag is not None) and answer_type.may_have_several_rows:
             raise BadValue(f"`keep=` and `flag=` do not support {answer_type.title}; remove them.")
         return decision_for(self.keep, self.flag, self.bands, answer_type, labels)
 
@@ -262,6 +262,20 @@ class Risk:
             needed=0 if guarantee.class_risk is None else guarantee.limit_rows_needed(guarantee.class_risk),
         )
 
+    def limit_changes(self, replayed: Replayed) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which rows count and change after early exits, both (rows, limits)."""
+        if self.trace.group is None:
+            return self.limits.rows_at(replayed.exit - 1)
+        trace, bands, labels = self.trace, self.guarantee.bands, self.trace.about["model"]["labels"]
+        change = OutcomeChange(
+            trace.answer_type.outcomes(trace.expected, labels, bands),
+            trace.answer_type.kept_outcomes(replayed.answers, trace.expected, labels, bands),
+        )
+        limits = self.limits.limits
+        return np.stack([change.counted(limit) for limit in limits], 1), np.stack(
+            [change.changed(limit) for limit in limits], 1
+        )
+
     # -- tests -------------------------------------------------------------------------------------
 
     @cached_property
@@ -290,7 +304,7 @@ class Risk:
         overall = self.guarantee.p_value(self.units(losses, self.counted))
         if not len(self.limits):
             return np.array([overall])
-        counted, changed = self.limits.rows_at(replayed.exit - 1)
+        counted, changed = self.limit_changes(replayed)
         return np.concatenate([[overall], self._limit_p_values(counted, changed)])
 
     def _limit_p_values(self, counted: NDArray[np.bool_], changed: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -70,7 +70,7 @@ class WorstLosses:
     def __init__(self, risk: Risk):
         self.risk = risk
         self.losses: NDArray[Any] = np.zeros(len(risk.trace))
-        self.changed: NDArray[np.bool_] = np.zeros((risk.trace.rows, len(risk.limits)), dtype=bool)
+        self.changed: NDArray[np.bool_] = np.zeros((len(risk.trace), len(risk.limits)), dtype=bool)
 
     def failing(self, replayed: Replayed) -> NDArray[np.int64]:
         """Return 0 if the overall risk is exceeded, and the numbers of the limits that are, from 1."""
@@ -78,7 +78,7 @@ class WorstLosses:
         self.losses = np.maximum(self.losses, risk.losses(replayed))
         exceeded = [_bound(risk.units(self.losses)) > guarantee.risk]
         if len(risk.limits):
-            counted, changed = risk.limits.rows_at(replayed.exit - 1)
+            counted, changed = risk.limit_changes(replayed)
             self.changed = self.changed | changed
             for index, limit in enumerate(risk.limits.limits):
                 losses = risk.units(self.changed[:, index] * 1.0, counted[:, index])
@@ -112,6 +112,6 @@ def observed_risk(risk: Risk, replayed: Replayed) -> float:
     overall = float(risk.losses(replayed).mean()) / risk.guarantee.risk
     if not len(risk.limits):
         return overall
-    counted, changed = risk.limits.rows_at(replayed.exit - 1)
+    counted, changed = risk.limit_changes(replayed)
     rates = changed.sum(0) / np.maximum(counted.sum(0), 1)
     return max(overall, float((rates / risk.limits.risks).max()))

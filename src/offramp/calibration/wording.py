@@ -29,17 +29,18 @@ def describe_guarantee(risk: Risk, limits: Limits, origin: str) -> str:
     start = confidence_of(guarantee)
     over = "" if guarantee.group is None else f" on average over groups ({guarantee.group}),"
     names = answer_type.outcome_names(labels, guarantee.bands)
-    kind = "bands" if guarantee.bands else "classes"
-    together = f" (all {kind} together)" if names and guarantee.class_risk is not None else ""
-    parts = [f"{start[0].upper()}{start[1:]},{over} {guarantee.describe(answer_type)}{together}"]
+    kind = "bands" if guarantee.bands else answer_type.outcome_nouns
     classes = [limit for limit in limits if limit["kind"] == CLASS]
-    if whom := _covered(classes, len(names)):
+    together = f" (all {kind} together)" if classes else ""
+    parts = [f"{start[0].upper()}{start[1:]},{over} {guarantee.describe(answer_type)}{together}"]
+    if whom := _covered(classes, len(names), kind):
         rate = f"at most {100 * float(guarantee.class_risk or 0):g} %"
         if guarantee.bands:
             whom = "every band" if whom == "every class" else f"the band {whom}"
             parts.append(f"{rate} of the values in {whom} change to another band")
         else:
-            parts.append(f"{rate} of the predictions of {whom} change")
+            whom = f"every {answer_type.outcome_noun}" if whom == "every class" else whom
+            parts.append(answer_type.outcome_change.format(rate=rate, outcomes=whom))
     model = guarantee.reference or "the full model"
     for limit in limits:
         rate = f"{100 * (1 - limit['risk']):g} %"
@@ -49,8 +50,8 @@ def describe_guarantee(risk: Risk, limits: Limits, origin: str) -> str:
         elif limit["kind"] == PRECISION:
             parts.append(f"at least {rate} of the texts flagged ({decision}) after early exits are flagged by {model}")
     statement = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, and {parts[-1]}"
-    if names and guarantee.class_risk is None:
-        uncovered = " There is no limit per class."
+    if names and (guarantee.class_risk is None or not classes):
+        uncovered = f" There is no limit per {answer_type.outcome_noun}."
     else:
         uncovered = _not_covered(classes, names)
     return f"{statement}, on {answer_type.input_names} like those tested: {_tested(risk, origin)}.{uncovered}"
@@ -67,13 +68,13 @@ def _tested(risk: Risk, origin: str) -> str:
     return f"{counted} {origin}"
 
 
-def _covered(classes: Limits, num_classes: int) -> str:
+def _covered(classes: Limits, num_classes: int, nouns: str) -> str:
     """Return the classes with a tested limit as text; empty if there are none."""
     single = [limit["name"] for limit in classes if limit["tested"] and len(limit["classes"]) == 1]
     pooled = [limit["name"] for limit in classes if limit["tested"] and len(limit["classes"]) > 1]
     if len(single) == num_classes and single:
         return "every class"
-    names = [f"each of {len(single)} classes"] if len(single) > MAX_NAMES else single
+    names = [f"each of {len(single)} {nouns}"] if len(single) > MAX_NAMES else single
     return " and of ".join([*([_join(names)] if names else []), *pooled])
 
 

@@ -6,8 +6,9 @@ installed, and a shallower static model of equal cost. offramp runs on torch and
 calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
 of predictions equal to those of the full model in float32.
 
-For a reranker, the other libraries are left out, and int8 models at full depth that rerank only the first documents are
-added. The batch size is the number of queries per call. Agreement is the part of the full model's top k that is kept.
+For token classification and rerankers, the other libraries are left out. For a reranker, int8 models at full depth
+that rerank only the first documents are added. The batch size is the number of queries per call. Agreement is the part
+of the full model's top k that is kept.
 """
 
 from __future__ import annotations

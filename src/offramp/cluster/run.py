@@ -39,7 +39,7 @@ __all__ = ["ROWS_PER_PART", "JobOptions", "JobSummary", "plan_job", "predict_fil
 
 ROWS_PER_PART = 16384  # texts of a part are sorted by length together
 DEFAULT_ID_COLUMN = "id"
-FIELD_TYPES = {"string", "strings", "float", "int"}  # of predictions, that output files can hold
+FIELD_TYPES = {"string", "strings", "float", "int", "json"}  # of predictions, that output files can hold
 
 
 @dataclass(frozen=True)

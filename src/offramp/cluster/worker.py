@@ -147,12 +147,16 @@ class Worker:
 
     def _row(self, row_id: Any, answer: Any) -> dict[str, Any]:
         scores = answer.scores if self.settings.all_scores else {}
-        return {ID: row_id, **answer.to_dict(), **{f"score_{label}": value for label, value in scores.items()}}
+        fields = answer.to_dict()
+        for name, kind in self.runner.config.answer_type.fields.items():
+            if kind == "json":
+                fields[name] = json.dumps(fields[name], ensure_ascii=False)
+        return {ID: row_id, **fields, **{f"score_{label}": value for label, value in scores.items()}}
 
 
 def _schema(pa: Any, settings: WorkerSettings, config: Any) -> Any:
     """Return the output schema, the same for every part."""
-    types = {"string": pa.string(), "float": pa.float64(), "int": pa.int64()}
+    types = {"string": pa.string(), "json": pa.string(), "float": pa.float64(), "int": pa.int64()}
     types |= {f"{name}s": pa.list_(kind) for name, kind in list(types.items())}
     columns = {name: types[dtype] for name, dtype in config.answer_type.fields.items()}
     scores = {f"score_{label}": pa.float64() for label in config.labels} if settings.all_scores else {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from offramp.answers import ANSWER_TYPES, MULTI_LABEL, REGRESSION, SINGLE_LABEL, SPAN, TOKEN, AnswerType
-from offramp.data.entities import Entities, split_tag
+from offramp.data.entities import OUTSIDE, Entities, split_tag
 from offramp.data.label_parsing import (
     find_separator,
     has_label_lists,
@@ -99,7 +99,7 @@ def label_rows(table: Table, task: Task) -> Rows:
 
 def _entity_rows(table: Table, task: Task) -> Rows:
     """Return the rows with the task's tags; raise at the first entity of another type."""
-    types = {split_tag(tag)[1] for tag in task.labels or ()}
+    types = {split_tag(tag)[1] for tag in task.labels or () if tag != OUTSIDE}
     for row, entities in enumerate(table.labels):
         if not isinstance(entities, Entities):
             raise BadInput(

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["OUTSIDE", "Entities", "EntitySpan", "entities_of_tags", "join_words", "split_tag", "tags_for", "word_spans"]
+__all__ = [
+    "OUTSIDE",
+    "Entities",
+    "EntitySpan",
+    "as_bio",
+    "entities_of_tags",
+    "join_words",
+    "split_tag",
+    "tags_for",
+    "word_spans",
+]
 
 OUTSIDE = "O"  # the tag of words outside of entities
+SCHEMES = {"B-": "B-", "I-": "I-", "S-": "B-", "U-": "B-", "E-": "I-", "L-": "I-"}  # prefixes, and those of BIO
 
 EntitySpan = tuple[str, int, int]
 """The type of an entity, its first character and its end."""
@@ -35,6 +46,18 @@ class Entities(tuple[EntitySpan, ...]):
 def split_tag(tag: str) -> tuple[bool, str]:
     """Return whether a tag starts an entity, and the type: `B-PER` and `I-PER` are PER, other tags are types."""
     return tag.startswith("B-"), tag[2:] if tag.startswith(("B-", "I-")) else tag
+
+
+def as_bio(tags: Sequence[str]) -> list[str]:
+    """Return the tags of a text in the BIO scheme, if they are in that of BIOES or BILOU.
+
+    Examples:
+        >>> as_bio(["B-PER", "E-PER", "O", "U-LOC"])
+        ['B-PER', 'I-PER', 'O', 'B-LOC']
+    """
+    if not all(tag == OUTSIDE or tag[:2] in SCHEMES for tag in tags):  # tags without prefixes are types
+        return list(tags)
+    return [tag if tag == OUTSIDE else SCHEMES[tag[:2]] + tag[2:] for tag in tags]
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "FORMATS",
     "Source",
     "Text",
+    "Words",
     "check_file",
     "check_unique",
     "check_utf8",
@@ -47,6 +48,12 @@ MAX_COLUMNS_SHOWN = 20  # in a message
 JSON_PREVIEW_ROWS = 100  # JSON lines that are read to find the columns
 
 Text = str | tuple[str, ...]  # a text, a pair, or a query with its documents
+
+
+class Words(tuple[str, ...]):
+    """A text that is given as a list of words; two words are not a pair of texts."""
+
+    __slots__ = ()
 
 
 def read_texts(source: Source) -> Iterator[Text]:
@@ -220,7 +227,7 @@ def _conll_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
         if line.strip() and cells[0] != "-DOCSTART-":
             words.append(cells[0])
         elif words:
-            yield tuple(words)
+            yield Words(words)
             words = []
 
 
@@ -342,10 +349,12 @@ def _parquet_texts(source: Source, file: BinaryIO) -> Iterator[Text]:
 def _field(source: Source, line: int, row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
         raise source.error_at(line, str(UnknownName("field", name, row)))
-    if isinstance(row[name], list) and row[name] and all(isinstance(word, str) for word in row[name]):
-        return tuple(check_utf8(source, line, word) for word in row[name])
+    if isinstance(row[name], list) and all(isinstance(word, str) for word in row[name]):
+        return Words(check_utf8(source, line, word) for word in row[name])
     if not isinstance(row[name], str):
-        raise source.error_at(line, f"field {name!r} is {row[name]!r:.40}, expected a string.")
+        raise source.error_at(
+            line, f"field {name!r} is {row[name]!r:.40}, expected a string (token classification: or a list of words)."
+        )
     return check_utf8(source, line, row[name])
 
 

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offramp.data.entities import Entities, EntitySpan, entities_of_tags, tags_for
+from offramp.data.entities import Entities, EntitySpan, as_bio, entities_of_tags, tags_for
 from offramp.data.reading import Source, Text, check_utf8, read_column_names, read_records
 from offramp.data.source import numbered_lines, open_source, source_parts
 from offramp.errors import BadInput
@@ -27,8 +28,9 @@ SPAN_COLUMNS = ("spans", "entities")
 TEXT_COLUMNS = ("text", "full_text", "sentence")
 KEYS: dict[str, tuple[str, ...]] = {"type": ("entity_type", "label", "type", "entity_group")}
 KEYS |= {"start": ("start_position", "start"), "end": ("end_position", "end")}
-TAG = re.compile(r"O|[BI]-\S+")
+TAG = re.compile(r"O|[BIESLU]-\S+")
 DOCUMENT_START = "-DOCSTART-"
+EXPECTED = "O, B-TYPE or I-TYPE"
 SNIFFED_LINES = 1000
 WORD_CHARACTER = re.compile(r"\w")
 
@@ -55,26 +57,31 @@ class _Reader:
     lines: list[int] = field(default_factory=list)
     tags: dict[str, None] = field(default_factory=dict)  # that occur, in order
     repaired: int = 0
-    extended: int = 0
+    adjusted: int = 0
     empty: int = 0
+    converted: int = 0
 
     def add_words(self, line: int, words: Sequence[str], tags: Sequence[str]) -> None:
         """Add a text of tagged words."""
         if not words:
             self.empty += 1
             return
-        spans, repaired = entities_of_tags(words, tags)
+        bio = as_bio(tags)
+        self.converted += bio != list(tags)
+        spans, repaired = entities_of_tags(words, bio)
         self.repaired += repaired
-        self.tags.update(dict.fromkeys(tags))
+        self.tags.update(dict.fromkeys(bio))
         self._add(line, tuple(words), spans)
 
     def add_text(self, line: int, text: str, spans: Iterable[EntitySpan]) -> None:
         """Add a text with spans, which are extended to whole words."""
-        ordered = sorted((self._whole_words(text, span) for span in spans), key=lambda span: span[1:])
-        for (kind, _, end), (other, start, _) in itertools.pairwise(ordered):
+        pairs = [(self._whole_words(line, text, span), span) for span in spans]
+        pairs.sort(key=lambda pair: pair[0][1:])
+        for ((_, _, end), first), ((_, start, _), second) in itertools.pairwise(pairs):
             if start < end:
-                raise self.source.error_at(line, f"the entities {kind} and {other} overlap at character {start}.")
-        self._add(line, text, ordered)
+                names = " and ".join(f"{kind} ({begin} to {stop})" for kind, begin, stop in (first, second))
+                raise self.source.error_at(line, f"the entities {names} have a word in common; remove one.")
+        self._add(line, text, [words for words, _ in pairs])
 
     def rows(self) -> TaggedRows:
         """Return all rows."""
@@ -88,7 +95,11 @@ class _Reader:
             f"{name}: {count:,} {what}"
             for count, what in (
                 (self.repaired, "I tags that continue no entity of their type start one."),
-                (self.extended, "entities that begin or end inside of a word are extended to the whole word."),
+                (
+                    self.adjusted,
+                    "entities that begin or end inside of a word, or at a space, are moved to words.",
+                ),
+                (self.converted, "texts have tags of the BIOES or BILOU scheme, which are read as B and I."),
                 (self.empty, "empty rows are skipped."),
             )
             if count
@@ -103,13 +114,17 @@ class _Reader:
         self.spans.append(list(spans))
         self.lines.append(line)
 
-    def _whole_words(self, text: str, span: EntitySpan) -> EntitySpan:
+    def _whole_words(self, line: int, text: str, span: EntitySpan) -> EntitySpan:
         kind, start, end = span
+        covered = text[start:end]
+        if not covered.strip():
+            raise self.source.error_at(line, f"the entity {kind} from {start} to {end} covers no word.")
+        start, end = start + len(covered) - len(covered.lstrip()), end - len(covered) + len(covered.rstrip())
         while start > 0 and WORD_CHARACTER.match(text[start - 1]) and WORD_CHARACTER.match(text[start]):
             start -= 1
         while end < len(text) and WORD_CHARACTER.match(text[end - 1]) and WORD_CHARACTER.match(text[end]):
             end += 1
-        self.extended += (kind, start, end) != span
+        self.adjusted += (kind, start, end) != span
         return kind, start, end
 
 
@@ -180,7 +195,7 @@ def _read_conll(reader: _Reader, source: Source) -> None:
         lines = list(numbered_lines(source, file))
     column = _tag_column([_split(line) for _, line in lines[:SNIFFED_LINES] if line.strip()])
     if column is None:
-        raise BadInput(f"{source.name} has no column with tags (O, B-TYPE or I-TYPE) in the first lines.")
+        raise _no_tags(source, lines)
     words: list[str] = []
     tags: list[str] = []
     first = 1
@@ -196,9 +211,20 @@ def _read_conll(reader: _Reader, source: Source) -> None:
         if not cells[0].strip():
             raise source.error_at(number, "the word is empty; remove the line.")
         if not TAG.fullmatch(cells[column]):
-            raise source.error_at(number, f"the tag is {cells[column]!r:.40}, expected O, B-TYPE or I-TYPE.")
+            raise source.error_at(number, f"the tag is {cells[column]!r:.40}, expected {EXPECTED}.")
         words.append(cells[0])
         tags.append(cells[column])
+
+
+def _no_tags(source: Source, lines: Sequence[tuple[int, str]]) -> BadInput:
+    """Return the error for a file in which no column is a tag in every line."""
+    rows = [(number, _split(line)) for number, line in lines if line.strip()]
+    for number, cells in (row for row in rows if row[1][0] != DOCUMENT_START):
+        if not any(TAG.fullmatch(cell) for cell in cells[1:]):
+            return source.error_at(number, f"{' '.join(cells)!r:.60} has no tag after the word, expected {EXPECTED}.")
+    if any(cells[0] != DOCUMENT_START for _, cells in rows):
+        return BadInput(f"{source.name}: the tags ({EXPECTED}) are not in the same column of every line.")
+    return BadInput(f"{source.name} contains no texts.")
 
 
 # -- rows with lists ---------------------------------------------------------------------------------
@@ -210,7 +236,8 @@ def _add_record(reader: _Reader, line: int, row: Mapping[str, Any]) -> None:
         raise source.error_at(line, "expected `tokens` with `ner_tags`, or `text` with `spans`.")
     text, labels = (row[name] for name in columns)
     if columns[0] == "tokens":
-        reader.add_words(line, *_words_and_tags(reader, line, list(text), list(labels)))
+        words, tags = (_as_list(source, line, name, value) for name, value in zip(columns, (text, labels), strict=True))
+        reader.add_words(line, *_words_and_tags(reader, line, words, tags))
         return
     if not isinstance(text, str):
         raise source.error_at(line, f"field {columns[0]!r} is {text!r:.40}, expected a string.")
@@ -218,6 +245,12 @@ def _add_record(reader: _Reader, line: int, row: Mapping[str, Any]) -> None:
         reader.empty += 1
         return
     reader.add_text(line, text, list(_spans(source, line, text, labels)))
+
+
+def _as_list(source: Source, line: int, name: str, value: Any) -> list[Any]:
+    if isinstance(value, str | Mapping) or not hasattr(value, "__iter__"):
+        raise source.error_at(line, f"field {name!r} is {value!r:.40}, expected a list.")
+    return list(value)
 
 
 def _words_and_tags(reader: _Reader, line: int, words: list[Any], tags: list[Any]) -> tuple[list[str], list[str]]:
@@ -228,8 +261,10 @@ def _words_and_tags(reader: _Reader, line: int, words: list[Any], tags: list[Any
         raise source.error_at(line, f"token {invalid[0]} is {words[invalid[0] - 1]!r:.40}, expected a word.")
     names = []
     for tag in tags:
-        if isinstance(tag, str):
+        if isinstance(tag, str) and tag.strip():
             names.append(tag)
+        elif isinstance(tag, str | bool) or not isinstance(tag, numbers.Integral):
+            raise source.error_at(line, f"a tag is {tag!r:.20}, expected a name such as B-PER.")
         elif reader.names is None:
             raise source.error_at(line, f"the tag {tag!r:.20} is a number without a name; use names such as B-PER.")
         elif not 0 <= int(tag) < len(reader.names):
@@ -240,7 +275,7 @@ def _words_and_tags(reader: _Reader, line: int, words: list[Any], tags: list[Any
 
 
 def _spans(source: Source, line: int, text: str, spans: Any) -> Iterator[EntitySpan]:
-    for span in spans or ():
+    for span in _as_list(source, line, "spans", () if spans is None else spans):
         if not isinstance(span, Mapping):
             raise source.error_at(line, f"an entity is {span!r:.40}, expected an object with type, start and end.")
         values = {part: next((span[key] for key in keys if key in span), None) for part, keys in KEYS.items()}

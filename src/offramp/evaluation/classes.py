@@ -18,13 +18,13 @@ def class_results(trace: Trace, answers: NDArray[Any], bands: Sequence[float] = 
     """Return the classes that the full model predicts for some row, with the fraction that keeps its prediction.
 
     For several labels per text, every label counts twice: where it is predicted, and where it is not ("not …"). For a
-    regression, `bands` are the classes.
+    regression, `bands` are the classes; for entities, types, kept where a text loses none of a type.
     """
     labels = trace.about["model"]["labels"]
-    full = trace.answer_type.outcomes(trace.expected, len(labels), bands) if trace.group is None else None
+    full = trace.answer_type.outcomes(trace.expected, labels, bands)
     if full is None:
         return []
-    early = trace.answer_type.outcomes(answers, len(labels), bands)
+    early = trace.answer_type.kept_outcomes(answers, trace.expected, labels, bands)
     assert early is not None
     rows, kept = full.sum(0), (full & early).sum(0)
     names = trace.answer_type.outcome_names(labels, bands)

@@ -99,7 +99,7 @@ def obtain_trace(
     text_labels = labels if labels is not None and labels.dtype == object else None
     trace = trace.with_examples(texts, text_labels)
     answer_type = runner.config.answer_type
-    has_objects = answer_type.multiple_rows or answer_type.has_windows  # which a trace does not store
+    has_objects = answer_type.may_have_several_rows  # which a trace does not store
     if has_objects and trace.reference is None:
         reference = reference or reference_for(runner, texts)
         return trace if reference is None else replace(trace, reference=reference.answers)

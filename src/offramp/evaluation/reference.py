@@ -49,7 +49,7 @@ def reference_for(runner: Runner, texts: Sequence[Text]) -> Reference | None:
 def named_reference(name: str, runner: Runner, data: TaskRows) -> Reference:
     """Return the predictions of a model (an offramp model or a Hugging Face classifier) or of a file for these rows."""
     answer_type = runner.config.answer_type
-    if answer_type.multiple_rows or answer_type.has_windows:
+    if answer_type.may_have_several_rows:
         raise BadValue(f"`reference=` does not support {answer_type.title}; remove it.")
     if Path(name).is_file():
         return _from_file(name, runner.config, data)

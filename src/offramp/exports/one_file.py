@@ -31,7 +31,7 @@ from offramp.files.writing import replace_files, staged_path
 from offramp.policies import Entropy, Never, Policy
 from offramp.runtimes.segments import SegmentStepper
 
-__all__ = ["check_policy", "compose", "write_one_file"]
+__all__ = ["check_answer_type", "check_policy", "compose", "write_one_file"]
 
 logger = logging.getLogger("offramp")
 
@@ -80,12 +80,17 @@ def _metadata_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def check_policy(chosen: Policy, answer_type: AnswerType) -> None:
-    """Raise if a single graph does not support the policy or the answer type."""
-    if type(chosen).add_to_graph is Policy.add_to_graph or isinstance(getattr(chosen, "threshold", None), tuple):
-        raise BadValue(f"`one_file=` supports entropy, confidence and risk with one threshold, got {chosen}.")
+def check_answer_type(answer_type: AnswerType) -> None:
+    """Raise if a single graph does not support the answer type."""
     if not answer_type.is_single_class:
         raise BadValue("`one_file=` supports single-label classification only.")
+
+
+def check_policy(chosen: Policy, answer_type: AnswerType) -> None:
+    """Raise if a single graph does not support the policy or the answer type."""
+    check_answer_type(answer_type)
+    if type(chosen).add_to_graph is Policy.add_to_graph or isinstance(getattr(chosen, "threshold", None), tuple):
+        raise BadValue(f"`one_file=` supports entropy, confidence and risk with one threshold, got {chosen}.")
 
 
 class GraphBody:

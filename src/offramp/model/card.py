@@ -155,17 +155,16 @@ def _guarantees(config: AdaptiveConfig, exports: Mapping[str, ExportSummary]) ->
         heading = f'**{RUNTIMES[backend].title} {precision}** (`backend="{backend}"`): ' if exports else ""
         file = f"{backend}/{EVIDENCE}" if backend in exports else EVIDENCE
         paragraphs.append(f"{heading}{entry['sentence']} Details are in `{file}`.")
-        paragraphs += _class_table(entry)
+        paragraphs += _class_table(entry, config.answer_type.outcome_note)
     return f"\n## {title}\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
-def _class_table(entry: Mapping[str, Any]) -> list[str]:
+def _class_table(entry: Mapping[str, Any], note: str) -> list[str]:
     """Return the table per class of a calibration as Markdown; none without classes and limits."""
     if not entry.get("classes") and not entry.get("limits"):
         return []
     rows = class_table_rows(entry.get("classes") or (), entry.get("limits") or ())
     lines = [HEAD, ["---"] * len(HEAD), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    note = "Of the tested texts that the full model assigns to a class, how many keep it:"
     return [note, "\n".join(f"| {' | '.join(line)} |" for line in lines)]
 
 

@@ -44,7 +44,10 @@ class AuditLimits:
         if not self.limits:
             return []
         sides = [(answers.values, getattr(answers, "logits", None)) for answers in (full, early)]
-        outcomes = [self.answer_type.outcomes(values, len(self.labels), self.bands) for values, _ in sides]
         flagged = [None if self.decision is None else self.decision.flagged(*side) for side in sides]
-        change = OutcomeChange(outcomes[0], outcomes[1], flagged[0], flagged[1])
+        change = OutcomeChange(
+            self.answer_type.outcomes(full.values, self.labels, self.bands),
+            self.answer_type.kept_outcomes(early.values, full.values, self.labels, self.bands),
+            *flagged,
+        )
         return [bool(change.changed(limit)[0]) if change.counted(limit)[0] else None for limit in self.limits]

@@ -272,7 +272,7 @@ class TrainingRun:
                 f"`class_weights` must be balanced, or one number per class, such as 1,2.5, got {weights!r}."
             )
         if weights == "balanced" and task.answer_type.per_token:
-            raise BadValue("`class_weights='balanced'` does not support token classification; use a list.")
+            raise BadValue(f"`class_weights='balanced'` does not support {task.answer_type.title}; use a list.")
         if weights == "balanced":
             weights = _balanced_weights(np.asarray(self.data.train.labels), task.num_labels)
         if weights is not None and len(weights) != task.num_labels:

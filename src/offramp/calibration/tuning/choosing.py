@@ -13,6 +13,7 @@ from offramp.calibration.tuning.costs import Costs
 from offramp.calibration.tuning.group_search import search_groups
 from offramp.calibration.tuning.search import Candidate, search
 from offramp.calibration.tuning.threshold_grids import threshold_grid
+from offramp.calibration.tuning.windows import window_losses
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import POLICIES, Policy, RiskModel
 from offramp.policies.grids import fine_grid
@@ -49,10 +50,13 @@ def candidates(
     names = policies_for(options.policy, trace.model_spec)
     for name in (name for name in names if POLICIES[name].sees_groups):
         results += search_groups(name, trace, guarantee, costs, MARGIN, allowed)
-    if trace.group is not None:  # rows of one example exit separately
+    if trace.group is not None and not trace.answer_type.has_windows:  # documents exit by comparison
         return sorted(results, key=lambda candidate: candidate.seconds)
     risk = Risk(guarantee, trace)
-    losses, changes = risk.losses_per_exit(), risk.changes_per_exit()
+    if trace.group is None:
+        losses, changes = risk.losses_per_exit(), risk.changes_per_exit()
+    else:
+        losses = changes = window_losses(risk)
     for name in (name for name in names if not POLICIES[name].sees_groups):
         thresholds_for = threshold_grid(name, trace, changes)
         results += search(

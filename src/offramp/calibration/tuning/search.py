@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from offramp.calibration.limits import Limits
 from offramp.calibration.tuning.costs import Costs, batch_sizes
 from offramp.calibration.tuning.threshold_grids import ThresholdGrid
+from offramp.calibration.tuning.windows import per_example
 from offramp.evaluation.traces.trace import Trace
 from offramp.policies import Policy
 
@@ -64,10 +65,11 @@ def search(
         policies, exits = thresholds_for(exit_indices)
         exits = np.concatenate([exits, np.ones_like(exits[:, :, :1])], axis=2)
         first = exits.argmax(2)  # (policies, rows): the first exit of the set where the row exits
-        risks = losses[np.arange(trace.rows), np.asarray(exit_indices)[first]].mean(1)
+        risks = per_example(losses[np.arange(trace.rows), np.asarray(exit_indices)[first]], trace).mean(1)
         saves = (np.asarray(exit_indices)[first] < exit_indices[-1]).mean(1) >= MIN_EXITING
         valid = np.flatnonzero((risks <= margin * risk) & saves)
-        valid = _within_limits(valid, np.asarray(exit_indices)[first], limits, margin)
+        if trace.group is None:
+            valid = _within_limits(valid, np.asarray(exit_indices)[first], limits, margin)
         valid = valid[-NUM_RISKIEST:]  # the fastest is among the riskiest
         if len(valid):
             seconds = [estimate_seconds(first[index][order], lengths, exit_indices, costs, size) for index in valid]

@@ -20,7 +20,7 @@ from offramp.data.reading import Text
 from offramp.encoders import EncoderState
 from offramp.evaluation.benchmark.engines import ENGINES, FullModel
 from offramp.evaluation.benchmark.entry import Entry
-from offramp.evaluation.benchmark.rankings import RankingOutput, rank_in_batches, rank_with
+from offramp.evaluation.benchmark.examples import ExampleOutput, answer_in_calls, full_model_in_calls
 from offramp.exports.folder import resolve_runtime
 from offramp.model.adaptive import AdaptiveModel
 from offramp.policies import Never, Policy
@@ -46,7 +46,7 @@ class EntryOutput:
 class Predictor(Protocol):
     """Runs an entry on texts with a batch size."""
 
-    def __call__(self, texts: Sequence[Text], size: int) -> EntryOutput | RankingOutput:
+    def __call__(self, texts: Sequence[Text], size: int) -> EntryOutput | ExampleOutput:
         """Predict, and time every call."""
         ...
 
@@ -55,8 +55,8 @@ def open_entry(entry: Entry, model: str, threads: int | None) -> Predictor:
     """Load an entry."""
     if entry.mode == "full" and entry.graph is not None and entry.backend not in ENGINES:
         runner = _graph_runner(entry, model, threads)
-        if runner.config.answer_type.compares_rows:
-            return partial(rank_with, runner, Never(), entry.documents)
+        if runner.config.answer_type.may_have_several_rows:
+            return partial(answer_in_calls, runner, Never(), entry.documents)
         return partial(_run_sorted, runner, Never())
     if entry.backend in ENGINES:
         dtype = "bfloat16" if entry.dtype == "bfloat16" else "float32"
@@ -64,11 +64,11 @@ def open_entry(entry: Entry, model: str, threads: int | None) -> Predictor:
         return partial(_run_engine, runner, ENGINES[entry.backend].open_model(entry, runner, threads))
     options: dict[str, Any] = {"dtype": entry.dtype, "device": "cpu"} if entry.backend == "torch" else {}
     runner = load(model, entry.backend, threads=threads, **options)
-    if runner.config.answer_type.compares_rows:
+    if runner.config.answer_type.may_have_several_rows:
         if entry.mode == "plain":
-            return partial(rank_in_batches, runner, entry.documents)
+            return partial(full_model_in_calls, runner, entry.documents)
         policy = runner.config.resolve_policy("never" if entry.mode == "full" else None)
-        return partial(rank_with, runner, policy, entry.documents)
+        return partial(answer_in_calls, runner, policy, entry.documents)
     if entry.mode == "pipeline":
         return partial(_run_pipeline, runner, _build_pipeline(runner))
     if entry.mode == "plain":

@@ -21,6 +21,7 @@ from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.evaluation.benchmark.baselines import BASELINES, build_baselines
 from offramp.evaluation.benchmark.entries import open_entry
 from offramp.evaluation.benchmark.entry import Entry
+from offramp.evaluation.benchmark.examples import fewer_documents
 from offramp.evaluation.benchmark.measuring import (
     EntryResult,
     QualityScorer,
@@ -28,7 +29,6 @@ from offramp.evaluation.benchmark.measuring import (
     peak_memory,
     warmup_texts,
 )
-from offramp.evaluation.benchmark.rankings import fewer_documents
 from offramp.exports.folder import read_export
 from offramp.exports.options import Texts
 from offramp.model.adaptive import AdaptiveModel
@@ -39,7 +39,7 @@ __all__ = ["BenchmarkOptions", "benchmark"]
 logger = logging.getLogger("offramp")
 
 
-RANKING_BASELINES = ("plain", "bfloat16", "onnx", "openvino")
+OWN_BASELINES = ("plain", "bfloat16", "onnx", "openvino")  # loaded by offramp itself
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,18 @@ def _check(model: AdaptiveModel, options: BenchmarkOptions) -> None:
         raise BadValue(f"`rounds` must be at least 1, got {options.rounds}.")
     answer_type = model.config.answer_type
     if answer_type.needs_tolerance or (answer_type.multiple_rows and not answer_type.compares_rows):
-        raise BadValue("The benchmark supports classification models and rerankers only.")
+        raise BadValue(f"The benchmark does not support {answer_type.title}.")
 
 
 def _applicable(model: AdaptiveModel, options: BenchmarkOptions) -> list[str]:
-    """Return the baselines that can run the model: rankings need those that offramp loads itself."""
-    if not model.config.answer_type.compares_rows:
+    """Return the baselines that can run the model: several rows per example need those that offramp loads itself."""
+    answer_type = model.config.answer_type
+    if not answer_type.may_have_several_rows:
         return list(options.baselines)
-    left_out = [name for name in options.baselines if name not in RANKING_BASELINES]
+    left_out = [name for name in options.baselines if name not in OWN_BASELINES]
     if left_out:
-        logger.info("Skipping baselines that do not rank documents: %s.", ", ".join(left_out))
-    return [name for name in options.baselines if name in RANKING_BASELINES]
+        logger.info("Skipping baselines that do not support %s: %s.", answer_type.title, ", ".join(left_out))
+    return [name for name in options.baselines if name in OWN_BASELINES]
 
 
 def _adaptive_entries(name: str) -> list[Entry]:
@@ -134,8 +135,7 @@ def _adaptive_entries(name: str) -> list[Entry]:
 
 def _quality_scorer(model: AdaptiveModel, data: TaskRows) -> QualityScorer:
     answer_type, labels = model.config.answer_type, data.labels
-    full = model.runner().answer(data.rows.texts, policy="never")
-    expected = full.values if answer_type.compares_rows else answer_type.answers(full.logits)
+    expected = model.runner().answer(data.rows.texts, policy="never").values
     metric = None
     if labels is not None and data.metrics:
         chosen = METRICS[data.metrics[0]]

@@ -120,7 +120,7 @@ def _check_arrays(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -
 def _check_groups(file: Path, about: dict[str, Any], arrays: dict[str, Array]) -> None:
     """Raise unless rows are in the order of their examples, and every example has rows."""
     answer_type = ANSWER_TYPES[about["model"]["problem"]]
-    if (answer_type.multiple_rows or answer_type.has_windows) is not ("group" in arrays):
+    if answer_type.may_have_several_rows is not ("group" in arrays):
         raise _damaged(file, "the array group does not match the problem type")
     if "group" in arrays:
         no_answer = about["model"].get("no_answer", "missing")

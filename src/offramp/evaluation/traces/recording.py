@@ -108,7 +108,7 @@ def _record_chunks(runner: Runner, chunks: Iterator[Chunk], parts: Parts) -> Dat
             batches = [run_all_exits(stepper, batch) for batch in chunk.batches()]
         logits = _stack([[output.logits for output in outputs] for outputs in batches])[chunk.inverse_order]
         logits = answer_type.locate(logits, chunk.rows)
-        if answer_type.multiple_rows or answer_type.has_windows:
+        if answer_type.may_have_several_rows:
             parts.add("group", chunk.rows.group + seen)
         _check_finite(logits, seen + chunk.rows.group, stepper.exits)
         parts.add("logits", logits)

@@ -106,7 +106,8 @@ def train_from_states(
     with tempfile.TemporaryDirectory(dir=folder) as states_folder:
         states = record_states(model, rows.texts, Path(states_folder))
         if model.config.answer_type.per_token and (recipe.teacher or recipe.label_weight):
-            raise BadValue("Token classification imitates the model itself; remove `teacher=` and `label_weight=`.")
+            title = model.config.answer_type.title.capitalize()
+            raise BadValue(f"{title} imitates the model itself; remove `teacher=` and `label_weight=`.")
         if recipe.teacher:
             logits = full_model_logits(recipe.teacher, model.config, rows.texts)[0]
             states = states.with_teacher(torch.from_numpy(np.ascontiguousarray(logits[states.rows])))
