@@ -1,6 +1,6 @@
 """Early exits for real rerankers: guarantees for the top 1, 5 and 10, queries that nobody used, and milliseconds.
 
-    python benchmarks/ranking_data.py squad --data DATA --articles all --candidates 100 --output rankings.jsonl
+    python benchmarks/ranking_data.py squad --data DATA --articles dev,6: --candidates 100 --output rankings.jsonl
     python benchmarks/rerank_results.py NAME RERANKER rankings.jsonl --work WORK [--template TEXT]
     python benchmarks/write_reranking.py
 
