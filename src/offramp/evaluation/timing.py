@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from offramp.core.batch import Batch
 from offramp.core.loop import run
 from offramp.core.progress import Progress
-from offramp.core.runner import Runner
+from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
 from offramp.policies import Policy
 
-__all__ = ["Seconds", "Timings", "time_policies", "timed_rows"]
+__all__ = ["Seconds", "Timings", "now", "time_policies", "timed_rows"]
 
 ROWS, ROUNDS = 512, 3  # texts spread over the data; the median of the rounds counts, after one warm-up
 MIN_ROUNDS, MAX_SECONDS = 1, 60.0  # no further round after this time
@@ -42,6 +43,17 @@ class Timings:
     rows: NDArray[np.int64]  # indices of the timed rows
     full: list[Seconds]  # full-depth models; the first is the unmodified encoder with the last exit's head
     policies: list[Seconds]
+
+
+def now(stepper: Backend) -> float:
+    """Return the time to price a model by: CPU time with one thread, which other processes disturb less than wall time.
+
+    On an accelerator, it is the time after its work is finished.
+    """
+    if stepper.device.type != "cpu":
+        torch.accelerator.synchronize()
+        return time.perf_counter()
+    return time.process_time() if stepper.threads == 1 else time.perf_counter()
 
 
 def timed_rows(texts: Sequence[Text]) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
@@ -16,6 +15,7 @@ from offramp.core.chunks import Chunk
 from offramp.core.progress import Progress
 from offramp.core.runner import Backend, Runner
 from offramp.data.reading import Text
+from offramp.evaluation.timing import now
 from offramp.policies import Policy
 
 __all__ = ["Costs", "batch_sizes", "measure"]
@@ -57,13 +57,6 @@ def batch_sizes(rows: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.float64
     return np.stack([np.minimum(rows, 1), rows, tokens, tokens * lengths], axis=-1).astype(np.float64)
 
 
-def _now(stepper: Backend) -> float:
-    """Return the time, after an accelerator has finished its work."""
-    if stepper.device.type != "cpu":
-        torch.accelerator.synchronize()
-    return time.perf_counter()
-
-
 def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int, policy: Policy) -> Costs:
     """Time every segment and the undivided model on batches of 1 to `size` rows, of short, medium and long rows."""
     chunk, encoding = _encode(runner, texts, size)
@@ -81,19 +74,19 @@ def measure(runner: Runner, undivided: Backend, texts: Sequence[Text], size: int
                 break
             rounds = turn + 1
             for column, batch in enumerate(batches):
-                start = _now(stepper)
+                start = now(stepper)
                 undivided.full_model(batch)
-                full_seconds[column, turn] = _now(stepper) - start
+                full_seconds[column, turn] = now(stepper) - start
                 state = stepper.embed(batch)
                 for index, point in enumerate(stepper.exits):
-                    start = _now(stepper)
+                    start = now(stepper)
                     state, output = stepper.advance(state, point)
-                    segment_seconds[index, column, turn] = _now(stepper) - start
+                    segment_seconds[index, column, turn] = now(stepper) - start
                     if point is not stepper.exits[-1]:
-                        start = _now(stepper)
+                        start = now(stepper)
                         policy.step(output, None)[0].numpy(force=True)
                         state = stepper.keep(state, np.arange(len(batch)))
-                        exit_seconds[index, column, turn] = _now(stepper) - start
+                        exit_seconds[index, column, turn] = now(stepper) - start
                 progress.update(len(batch))
     segments, full = np.median(segment_seconds[..., :rounds], axis=2), np.median(full_seconds[:, :rounds], axis=1)
     overhead = np.maximum(0.0, (segments.sum(0) - full) / max(1, num_exits - 1))
@@ -113,11 +106,11 @@ def _encode(runner: Runner, texts: Sequence[Text], size: int) -> tuple[Chunk, fl
     """Return the texts as a chunk, and the seconds per text of tokenization and batching."""
     seconds = []
     for _ in range(MIN_ROUNDS):
-        start = time.perf_counter()
+        start = now(runner.stepper)
         chunk = next(iter(runner.chunks(texts, progress=False, quiet=True)))
         for _ in chunk.batches_of(size):
             pass
-        seconds.append(time.perf_counter() - start)
+        seconds.append(now(runner.stepper) - start)
     return chunk, min(seconds) / len(chunk.examples)
 
 

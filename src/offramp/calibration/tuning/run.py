@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +39,7 @@ from offramp.data.reading import Text
 from offramp.data.rows import DataOptions, TaskRows
 from offramp.errors import BadInput, BadValue
 from offramp.evaluation.evaluate import obtain_trace
-from offramp.evaluation.timing import timed_rows
+from offramp.evaluation.timing import now, timed_rows
 from offramp.evaluation.traces.recording import Reference
 from offramp.evaluation.traces.trace import Trace
 from offramp.exports.check import TorchComparison
@@ -278,10 +277,10 @@ def _seconds_per_row(runner: Runner, policy: Policy, texts: Sequence[Text], size
     """Return the seconds per row: the minimum of three passes in batches of `size` rows."""
     passes = []
     for _ in track(range(3), "Measuring the chosen exits"):
-        start = time.perf_counter()
+        start = now(runner.stepper)
         for chunk in runner.chunks(texts, progress=False, quiet=True):
             with runner.stepper.inference_mode():
                 for _, batch in chunk.batches_of(size):
                     run(runner.stepper, batch, policy)
-        passes.append(time.perf_counter() - start)
+        passes.append(now(runner.stepper) - start)
     return min(passes) / len(texts)
