@@ -200,6 +200,19 @@ def clients(result: dict[str, Any]) -> list[str]:
     return ["## Clients of other projects", "", text, "", *lines, "", end, ""]
 
 
+def rerank_clients(result: dict[str, Any]) -> list[str]:
+    """Return the section about rerank clients of other projects."""
+    lines = ["| client | queries | same order | largest difference of scores |", "|---|---:|---:|---:|"]
+    for name, row in result["clients"].items():
+        lines.append(f"| {name} | {row['queries']} | {row['same_order']} | {row['largest_difference']:.0e} |")
+    text = (
+        f"`benchmarks/rerank_clients.py`, {result['date']}, model {result['model']}. Results of other projects' rerank "
+        f"clients, for the first {result['top_n']} documents, and of `offramp.load(…).rank`. `rerankers` asks for all "
+        "documents, so that all of them run through the full model."
+    )
+    return ["## Rerank clients of other projects", "", text, "", *lines, ""]
+
+
 def soak(result: dict[str, Any]) -> list[str]:
     """Return the section about many requests."""
     samples = result["samples"]
@@ -224,6 +237,7 @@ def main() -> None:
         "load_rankings": load_rankings,
         "attack/after": attack,
         "clients": clients,
+        "rerank_clients": rerank_clients,
         "soak": soak,
         "drift": drift,
         "audit_under_load": audit_under_load,
