@@ -36,8 +36,10 @@ from scipy.stats import bootstrap
 import offramp
 from offramp import AdaptiveModel
 from offramp.answers import RANKING
+from offramp.answers.ranking_answers import relevance
 from offramp.answers.ranking_scores import ndcg, reciprocal_rank
 from offramp.calibration.choice import choose_with_guarantee
+from offramp.calibration.estimate_errors import fit_errors
 from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.choosing import MARGIN, settings_to_test
@@ -55,7 +57,7 @@ from offramp.policies import Policy
 from offramp.policies.grids import grid
 from offramp.training.imitation.heads import ImitationOptions, imitate
 from offramp.training.imitation.new_exits import keep_exits, load_with_new_exits
-from offramp.training.imitation.states import record_states
+from offramp.training.imitation.states import States, record_states
 from rerank import overlap
 
 RESULTS = Path(__file__).parent / "results" / "rerank"
@@ -99,21 +101,31 @@ class Study:
             attached = ExitOptions(exits, "attention", problem_type="ranking", convolution=128, answer_options=options)
             model = load_with_new_exits(args.reranker, attached)
             model.config.max_tokens = args.max_length
-            states_folder = args.work / "states"
-            shutil.rmtree(states_folder, ignore_errors=True)
-            states_folder.mkdir(parents=True)
-            texts = RANKING.training_examples(self.examples("training"), args.rows, 42)
+            states = self.states(model)
             start = time.process_time()
-            states = record_states(model, texts, states_folder)
-            recorded = time.process_time()
             heads = [model.exits.at(point) for point in model.exits.points[:-1]]
-            imitate(heads, states, RANKING, ImitationOptions(args.epochs))
-            seconds = {"states": recorded - start, "training": time.process_time() - recorded}
-            (args.work / "training.json").write_text(json.dumps(seconds | {"rows": len(states.lengths)}))
-            shutil.rmtree(states_folder)
+            epochs = imitate(heads, states, RANKING, ImitationOptions(args.epochs))
+            seconds = time.process_time() - start
+            facts = {"rows": len(states.lengths), "epochs": epochs, "seconds": seconds}
+            (args.work / "training.json").write_text(json.dumps(facts))
             model.save_pretrained(folder)
         model = AdaptiveModel.from_pretrained(folder).eval()
         return model
+
+    def states(self, model: AdaptiveModel) -> States:
+        """Return the encoder states of the training rankings; they stay in WORK."""
+        folder = self.args.work / "states"
+        facts = folder / "rows.npz"
+        if not facts.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            texts = RANKING.training_examples(self.examples("training"), self.args.rows, 42)
+            states = record_states(model, texts, folder)
+            np.savez(facts, lengths=states.lengths, teacher=states.teacher.numpy(), rows=states.rows)
+        saved = np.load(facts)
+        shape = (int(saved["lengths"].sum()), len(model.exits.points) - 1, model.config.hidden_size)
+        values = np.memmap(folder / "states", np.float16, "r", shape=shape)
+        return States(values, saved["lengths"], torch.from_numpy(saved["teacher"]), saved["rows"])
 
     @cached_property
     def source(self) -> GraphSource:
@@ -227,6 +239,43 @@ def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study
         "changed": float((lost > 0).mean()),
         "missing_int8": float(lost_full.mean()),  # at full depth
     }
+
+
+def profile(study: Study, trace: Trace) -> dict[str, Any]:
+    """Return how well each exit knows the full model's top 10, and what int8 alone changes, on unused queries."""
+    queries = len(study.rankings["unused"])
+    unused = trace.take(np.arange(len(trace) - queries, len(trace)))
+    errors, group = fit_errors(unused), np.asarray(unused.group)
+    spread = float(np.std(relevance(np.asarray(unused.reference_logits))))
+    exits = []
+    for index, point in enumerate(unused.points[:-1]):
+        estimates, scores = relevance(unused.logits[:, index]), relevance(np.asarray(unused.reference_logits))
+        found = {str(first): [] for first in (10, 15, 20, 30)}
+        for query in range(queries):
+            rows = np.flatnonzero(group == query)
+            top = np.argsort(-scores[rows], kind="stable")[:10]
+            order = np.argsort(-estimates[rows], kind="stable")
+            for first in found:
+                found[first].append(len(np.intersect1d(top, order[: int(first)])) / len(top))
+        means = {first: float(np.mean(values)) for first, values in found.items()}
+        exits.append({"layer": point.layer, "error": errors[index] / spread, "top_10_among_first": means})
+    return {"exits": exits, "int8": int8_alone(study, trace)}
+
+
+def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
+    """Return what the methods of int8 miss of the full model's top k at full depth, on unused queries."""
+    queries = len(study.rankings["unused"])
+    missing_by_method: dict[str, dict[str, float]] = {}
+    for int8 in FULL_INT8[:2]:
+        file = study.args.work / f"full-{int8}.safetensors"
+        if not file.is_file():
+            runner = study.runner(int8, [study.depth])
+            record(runner, study.examples("unused"), None, file, "rankings", progress=False)
+        reference = np.asarray(trace.take(np.arange(len(trace) - queries, len(trace))).reference_logits)
+        full = replace(read_trace(file), reference_logits=reference)
+        never = offramp.policies.Never()
+        missing_by_method[int8] = {str(top_k): float(missing(view(full, top_k), never)[0].mean()) for top_k in TOPS}
+    return missing_by_method
 
 
 def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
@@ -391,7 +440,7 @@ def main() -> None:
         facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
         settings = choose(study, trace, costs)
-        save(**facts, settings=settings, schedules=alternatives(study, trace))
+        save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
     if "times" not in result:
         times = measure_time(study, result["settings"])
         machine: dict[str, Any] = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
