@@ -391,6 +391,20 @@ def timed(
     return rows
 
 
+def save_model(study: Study, settings: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Save the reranker with the exits of a guarantee, exported, for `load.py` and `rerank_clients.py`.
+
+    The guarantee is the last one that holds: that of the largest k and risk.
+    """
+    entry = [entry for entry in settings if "margin" in entry][-1]
+    model = keep_exits(study.model, entry["layers"])
+    model.config.policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"])).to_dict()
+    model.save_pretrained(folder)
+    texts = [{"query": query, "documents": documents} for query, *documents in study.examples("training")[:4]]
+    offramp.export(folder, texts, backend="onnx", int8=study.args.int8, force=True)
+    print(f"Wrote {folder}: top {entry['top_k']}, risk {entry['risk']}, exits on layers {entry['layers']}")
+
+
 def main() -> None:
     """Run the steps that are not done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -408,8 +422,11 @@ def main() -> None:
         parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
     parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
-        "--only", choices=["full", "exits"], help="one of the first two steps, which may run in parallel"
+        "--only",
+        choices=["full", "exits", "settings"],
+        help="one of the first two steps, which may run in parallel, or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -438,14 +455,16 @@ def main() -> None:
         rankings = {part: len(study.rankings[part]) for part in PARTS}
         facts = {"name": args.name, "reranker": Path(args.reranker).name, "depth": study.depth, "int8": args.int8}
         facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
+        facts |= {"date": date.today().isoformat(), "cpu": cpu_name(), "onnxruntime": onnxruntime.__version__}
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
         settings = choose(study, trace, costs)
         save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
-    if "times" not in result:
+    if args.save is not None:
+        save_model(study, result["settings"], args.save)
+    if "times" not in result and args.only is None:
         times = measure_time(study, result["settings"])
-        machine: dict[str, Any] = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
-        machine |= {"onnxruntime": onnxruntime.__version__}
-        save(times=times, **machine, rounds=args.rounds)
+        machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
+        save(times=times, timed=machine, rounds=args.rounds)
 
 
 if __name__ == "__main__":

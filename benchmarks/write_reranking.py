@@ -94,18 +94,45 @@ def section(record: dict[str, Any]) -> list[str]:
             f"unused queries, {schedule['fewer_layers']:.2f} × fewer layers."
         )
         lines += [text, ""]
+    lines += profile(record)
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
         is_guaranteed = candidates == GUARANTEED
         note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
-            f"one process, mean over queries of the fastest of {record['rounds']} rounds, beside other jobs (load "
-            f"{record['load']:.1f}).{note}"
+            f"one process, mean over queries of the fastest of {record['rounds']} rounds, "
+            f"{record.get('timed', record)['date']}, load average {record.get('timed', record)['load']:.1f}.{note}"
         )
         comparison = at_equal_time(record, candidates)
         lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
     return lines
+
+
+def profile(record: dict[str, Any]) -> list[str]:
+    """Return what every exit knows of the top 10, and what int8 alone misses."""
+    if "profile" not in record:
+        return []
+    exits, int8 = record["profile"]["exits"], record["profile"]["int8"]
+    firsts = list(exits[0]["top_10_among_first"])
+    about = (
+        "What the exits know, on the unused queries: the fraction of the full model's top 10 that is among the first "
+        "documents by the exit's estimates, and the error of the estimates, relative to the spread of all scores."
+    )
+    lines = [
+        about,
+        "",
+        f"| exit on layer | error | {' | '.join(f'among first {first}' for first in firsts)} |",
+        "|---:|---:|" + "---:|" * len(firsts),
+    ]
+    for entry in exits:
+        shares = " | ".join(f"{100 * entry['top_10_among_first'][first]:.1f} %" for first in firsts)
+        lines.append(f"| {entry['layer']} | {entry['error']:.2f} | {shares} |")
+    parts = (
+        f"{name} misses {', '.join(f'{100 * values[k]:.1f} % of the top {k}' for k in values)}"
+        for name, values in int8.items()
+    )
+    return [*lines, "", f"int8 without early exits, on the same queries: {'; '.join(parts)}.", ""]
 
 
 def losses() -> list[str]:
