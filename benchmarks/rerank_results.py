@@ -106,7 +106,8 @@ class Study:
             heads = [model.exits.at(point) for point in model.exits.points[:-1]]
             epochs = imitate(heads, states, RANKING, ImitationOptions(args.epochs))
             seconds = time.process_time() - start
-            facts = {"rows": len(states.lengths), "epochs": epochs, "seconds": seconds}
+            queries = len(self.rankings["training"])
+            facts = {"queries": queries, "rows": len(states.lengths), "epochs": epochs, "seconds": seconds}
             (args.work / "training.json").write_text(json.dumps(facts))
             model.save_pretrained(folder)
         model = AdaptiveModel.from_pretrained(folder).eval()

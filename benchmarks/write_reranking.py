@@ -80,8 +80,9 @@ def section(record: dict[str, Any]) -> list[str]:
     counts, training = record["rankings"], record["training"]
     about = (
         f"`benchmarks/rerank_results.py`, {record['date']}, {record['cpu']}, one thread. {record['depth']} layers of "
-        f"width {record['hidden_size']}; {record['tokens']:.0f} tokens per pair on average. {counts['training']:,} "
-        f"queries ({training['rows']:,} pairs) trained the exits, {counts['selection']:,} selected them, "
+        f"width {record['hidden_size']}; {record['tokens']:.0f} tokens per pair on average. "
+        f"{training.get('queries', counts['training']):,} queries ({training['rows']:,} pairs) trained the exits, "
+        f"{counts['selection']:,} selected them, "
         f"{counts['testing']:,} tested the guarantees, and {counts['unused']:,} are unused. ONNX Runtime "
         f"{record['onnxruntime']}, int8-{record['int8']}."
     )
