@@ -129,7 +129,7 @@ def exit_layers(runner: Runner, texts: Sequence[Text], size: int, policy: Any) -
     layers = np.empty(len(texts), np.int64)
     with torch.inference_mode():
         for rows, batch in batches_of(runner, texts, size):
-            layers[rows] = run(runner.stepper, batch, policy).layer.numpy()
+            layers[rows] = run(runner.stepper, batch, policy).layer
     return layers
 
 
@@ -255,7 +255,7 @@ def one_file(args: argparse.Namespace) -> None:
         with torch.inference_mode():
             for indices, batch in batches:
                 outputs = run_graph(indices, batch)
-                differ += int((outputs["exit_layer"] != run(runner.stepper, batch, policy).layer.numpy()).sum())
+                differ += int((outputs["exit_layer"] != run(runner.stepper, batch, policy).layer).sum())
         seconds = time_in_turns(functions, batches, 3)
         rows.append({"batch": size, "other_exits": differ, "texts": len(texts), **seconds})
     node = None if args.node is None else _run_node(Path(args.model), runner, texts, args.node)

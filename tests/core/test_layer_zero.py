@@ -46,7 +46,7 @@ def test_an_exit_on_layer_0_reads_the_embeddings(family, tmp_path):
         entropies = outputs[0].answer_type.entropy(outputs[0].logits)
         result = run(model.stepper, tensors, Entropy(float(entropies.median()) + 1e-6))
         assert (result.layer == 0).sum() >= 2
-        rows = (result.layer == 0).nonzero()[:, 0]
+        rows = torch.from_numpy(np.flatnonzero(result.layer == 0))
         torch.testing.assert_close(result.logits[rows], outputs[0].logits[rows], **CLOSE)
     model.save_pretrained(tmp_path / "model")
     again = offramp.AdaptiveModel.from_pretrained(tmp_path / "model")

@@ -40,8 +40,8 @@ class BatchResult:
     """The exit and the logits of each row, in the batch's order."""
 
     logits: Tensor  # (rows, columns)
-    exit: Tensor  # (rows,), the exit's number, from 1
-    layer: Tensor  # (rows,), the exit's layer
+    exit: RowIndices  # (rows,), the exit's number, from 1
+    layer: RowIndices  # (rows,), the exit's layer
     tokens: Tensor | None = None  # (rows, tokens, outputs), for per-token answer types
 
 
@@ -145,7 +145,7 @@ def collect(exited: Sequence[ExitedRows]) -> BatchResult:
     if len(exited) == 1 and exited[0].rows is None:
         output, num_rows = exited[0].output, len(exited[0].output.logits)
         exits, layers = np.full(num_rows, output.exit), np.full(num_rows, output.layer)
-        return BatchResult(output.logits, _tensor(exits, output.logits), _tensor(layers, output.logits), output.tokens)
+        return BatchResult(output.logits, exits, layers, output.tokens)
     outputs = [part.output for part in exited]
     order = np.concatenate([part.rows for part in exited if part.rows is not None])
     sizes = [len(output.logits) for output in outputs]
@@ -163,7 +163,7 @@ def collect(exited: Sequence[ExitedRows]) -> BatchResult:
         padded = [nn.functional.pad(part, pad, value=PADDING_LOGIT) for part, pad in zip(parts, pads, strict=True)]
         tokens = torch.empty_like(torch.cat(padded)).index_copy_(0, indices, torch.cat(padded))
     exits, layers = exits_and_layers
-    return BatchResult(logits, _tensor(exits, logits), _tensor(layers, logits), tokens)
+    return BatchResult(logits, exits, layers, tokens)
 
 
 def _group(active: ActiveRows[State], output: ExitOutput) -> Tensor:

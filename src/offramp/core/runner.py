@@ -5,6 +5,7 @@ The runner is the same for all backends; a backend provides the stepper.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -231,11 +232,25 @@ class Runner:
         A chunk of `chunk` texts (default: 4096) is read before its first prediction. With `chunk=1` every text is
         predicted before the next is read, for live queues. `quiet` does not report truncated texts.
         """
-        exit_policy = self.config.resolve_policy(policy, threshold)
+        is_own = policy is None and threshold is None
+        exit_policy = self._own_policy if is_own else self.config.resolve_policy(policy, threshold)
         *early, last = exits_within(self.stepper.exits, max_layers)
         self.warn_untrained([*filter(exit_policy.needs_exit, early), last])
         chunks = self.chunks(texts, batch_tokens, progress, quiet, chunk, exit_policy.sees_groups)
         return (self.decode(self.outputs(chunk, exit_policy, max_layers), chunk.rows) for chunk in chunks)
+
+    @property
+    def _own_policy(self) -> Policy:
+        """The model's policy; it is parsed and checked again if the config changed, not for every call."""
+        saved = (self.config.policy, self.config.exits)
+        if self._parsed_policy.get("saved") != saved:
+            self._parsed_policy.update(saved=copy.deepcopy(saved), policy=self.config.resolve_policy())
+        policy: Policy = self._parsed_policy["policy"]
+        return policy
+
+    @cached_property
+    def _parsed_policy(self) -> dict[str, Any]:
+        return {}
 
     def warn_untrained(self, points: Sequence[ExitPoint]) -> None:
         """Warn if exits that may be used have untrained heads."""
@@ -314,7 +329,8 @@ class Runner:
         with self.stepper.inference_mode():
             batches = [run(self.stepper, batch, policy, max_layers) for batch in chunk.batches()]
             logits = torch.cat([batch.logits for batch in batches]).float().cpu().numpy()
-            exits_and_layers = torch.cat([torch.stack([batch.exit, batch.layer], 1) for batch in batches]).cpu().numpy()
+        exits = np.concatenate([batch.exit for batch in batches])
+        layers = np.concatenate([batch.layer for batch in batches])
         order = chunk.inverse_order
         if not np.isfinite(logits).all():
             row = int(np.flatnonzero(~np.isfinite(logits).all(-1)[order])[0])
@@ -322,8 +338,7 @@ class Runner:
                 f"The logits of text {chunk.offset + int(chunk.rows.group[row]) + 1} are NaN or infinite. The weights "
                 "are damaged, or the dtype's range is too small."
             )
-        exits, layers = exits_and_layers[order].T
-        return RowOutputs(logits[order], exits, layers)
+        return RowOutputs(logits[order], exits[order], layers[order])
 
     def decode(self, outputs: RowOutputs, rows: EncodedRows) -> Answers:
         """Return the predictions for the encoded examples."""

@@ -363,7 +363,8 @@ class AdaptiveModel(PreTrainedModel):
         if exit_policy is not None and labels is None and not output_exits:
             result = run(stepper, batch, exit_policy, max_layers)
             token_outputs = self.config.answer_type.model_outputs(result.tokens, input_ids.shape[1])
-            return AdaptiveOutput(**{"logits": result.logits, "exit_layer": result.layer, **token_outputs})
+            exit_layer = torch.from_numpy(result.layer).to(result.logits.device)
+            return AdaptiveOutput(**{"logits": result.logits, "exit_layer": exit_layer, **token_outputs})
         outputs = run_all_exits(stepper, batch)
         loss = None
         if labels is not None:
@@ -375,7 +376,7 @@ class AdaptiveModel(PreTrainedModel):
         return AdaptiveOutput(
             **{"logits": result.logits, **token_outputs},
             loss=loss,
-            exit_layer=result.layer,
+            exit_layer=torch.from_numpy(result.layer).to(result.logits.device),
             exit_logits=torch.stack([output.logits for output in outputs], dim=1),
             exit_uncertainty=torch.stack(uncertainty, dim=1) if uncertainty else None,
             exits=outputs if self.training else None,

@@ -109,7 +109,7 @@ def _run_sorted(runner: Runner, policy: Policy, texts: Sequence[Text], size: int
 
     def predict(batch: Batch) -> tuple[Any, Any]:
         output = run(runner.stepper, batch, policy)
-        return output.logits.float().numpy(), output.layer.numpy()
+        return output.logits.float().numpy(), output.layer
 
     return _time_batches(runner, _batches(runner, texts, size), predict, len(texts))
 
@@ -159,7 +159,7 @@ def _run_padded(runner: Runner, policy: Policy, texts: Sequence[Text], size: int
 
     def predict(batch: Batch) -> tuple[Any, Any]:
         output = run(stepper, batch, policy)
-        return output.logits.float().numpy(), output.layer.numpy()
+        return output.logits.float().numpy(), output.layer
 
     return _time_batches(runner, batches(), predict, len(texts))
 

@@ -225,9 +225,7 @@ class Trace:
         """Return the outputs of all rows under a policy."""
         policy.check(self.model_spec)
         outputs = [run(block, Batch.from_groups(group), policy) for block, group in self._blocks(policy.sees_groups)]
-        exits, layers = (
-            np.concatenate([getattr(block, name).numpy() for block in outputs]) for name in ("exit", "layer")
-        )
+        exits, layers = (np.concatenate([getattr(block, name) for block in outputs]) for name in ("exit", "layer"))
         return RowOutputs(np.concatenate([block.logits.numpy() for block in outputs]), exits, layers)
 
     # -- derived traces --------------------------------------------------------------------------
