@@ -9,6 +9,7 @@ guarantees, and the last are used for nothing else. Guarantees are about the fir
 unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits,
 graphs and traces stay in WORK, and a step whose files exist is skipped. The record is results/rerank/NAME.json.
 
+The guarantees compare with the full model in float32, and, in `against_int8`, with the full model in the same int8.
 The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that six guarantees share the
 trained exits and one pass over the queries.
 """
@@ -199,6 +200,13 @@ def interval(values: np.ndarray) -> list[float]:
     return [float(result.confidence_interval.low), float(result.confidence_interval.high)]
 
 
+def measured_costs(study: Study, trace: Trace) -> Costs:
+    """Return the time of every segment on this machine."""
+    policy = grid("top-k", with_placeholders(trace.model_spec))[0]
+    runner, undivided = study.runner(study.args.int8), study.runner(study.args.int8, [study.depth])
+    return measure(runner, undivided.stepper, study.examples("selection")[:20], 32, policy)
+
+
 def choose(study: Study, trace: Trace, costs: Costs) -> list[dict[str, Any]]:
     """Return the exits and margins of every guarantee, and what became of it on unused queries."""
     sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
@@ -301,14 +309,17 @@ def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
     return [facts | {"missing": float(lost.mean()), "fewer_layers": study.depth / depth}]
 
 
-def measure_time(study: Study, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def measure_time(
+    study: Study, settings: list[dict[str, Any]], against_int8: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return overlap and milliseconds of all contestants, live, on some of the unused queries."""
     full = {int8: study.runner(int8, [study.depth]) for int8 in FULL_INT8}
     full["none"] = study.runner("none", [study.depth])
     runners: dict[tuple[int, ...], offramp.Runner] = {}
     rows = []
-    chosen = [entry for entry in settings if "margin" in entry]
-    for entry in chosen:
+    chosen = [(entry, "") for entry in settings if "margin" in entry]
+    chosen += [(entry, " of int8") for entry in against_int8 if "margin" in entry]
+    for entry, _ in chosen:
         layers = tuple(entry["layers"])
         if layers not in runners:
             runners[layers] = study.runner(study.args.int8, layers)
@@ -323,9 +334,9 @@ def measure_time(study: Study, settings: list[dict[str, Any]]) -> list[dict[str,
         for fraction in FIRST:
             count = max(10, round(fraction * candidates))
             contestants[f"first {count}"] = (full[best], count, "never")
-        for entry in chosen:
+        for entry, reference in chosen:
             policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"]))
-            name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %"
+            name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %{reference}"
             contestants[name] = (runners[tuple(entry["layers"])], candidates, policy)
         rows += timed(contestants, rankings, full["none"], study.args.rounds, {"candidates": candidates, "best": best})
     return rows
@@ -449,21 +460,22 @@ def main() -> None:
 
     if "settings" not in result:
         trace = study.trace()
-        policy = grid("top-k", with_placeholders(trace.model_spec))[0]
-        runner, undivided = study.runner(args.int8), study.runner(args.int8, [study.depth])
-        costs = measure(runner, undivided.stepper, study.examples("selection")[:20], 32, policy)
         training = json.loads((args.work / "training.json").read_text("utf-8"))
         rankings = {part: len(study.rankings[part]) for part in PARTS}
         facts = {"name": args.name, "reranker": Path(args.reranker).name, "depth": study.depth, "int8": args.int8}
         facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
         facts |= {"date": date.today().isoformat(), "cpu": cpu_name(), "onnxruntime": onnxruntime.__version__}
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
-        settings = choose(study, trace, costs)
+        settings = choose(study, trace, measured_costs(study, trace))
         save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
+    if "against_int8" not in result:
+        trace = study.trace()
+        own = replace(trace, reference_logits=np.asarray(trace.logits[:, -1]))  # int8 at full depth
+        save(against_int8=choose(study, own, measured_costs(study, own)))
     if args.save is not None:
         save_model(study, result["settings"], args.save)
     if "times" not in result and args.only is None:
-        times = measure_time(study, result["settings"])
+        times = measure_time(study, result["settings"], result["against_int8"])
         machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
         save(times=times, timed=machine, rounds=args.rounds)
 
