@@ -259,7 +259,7 @@ def profile(study: Study, trace: Trace) -> dict[str, Any]:
     exits = []
     for index, point in enumerate(unused.points[:-1]):
         estimates, scores = relevance(unused.logits[:, index]), relevance(np.asarray(unused.reference_logits))
-        found = {str(first): [] for first in (10, 15, 20, 30)}
+        found: dict[str, list[float]] = {str(first): [] for first in (10, 15, 20, 30)}
         for query in range(queries):
             rows = np.flatnonzero(group == query)
             top = np.argsort(-scores[rows], kind="stable")[:10]
