@@ -206,9 +206,9 @@ def rerank_clients(result: dict[str, Any]) -> list[str]:
     for name, row in result["clients"].items():
         lines.append(f"| {name} | {row['queries']} | {row['same_order']} | {row['largest_difference']:.0e} |")
     text = (
-        f"`benchmarks/rerank_clients.py`, {result['date']}, model {result['model']}. Results of other projects' rerank "
-        f"clients, for the first {result['top_n']} documents, and of `offramp.load(…).rank`. `rerankers` asks for all "
-        "documents, so that all of them run through the full model."
+        f"`benchmarks/rerank_clients.py`, {result['date']}. Results of other projects' rerank clients and of "
+        f"`offramp.load(…).rank`, for the first {result['top_n']} documents; `rerankers` asks for all. Model: "
+        f"{result['model']} (see [Rerankers](reranking.md))."
     )
     return ["## Rerank clients of other projects", "", text, "", *lines, ""]
 
