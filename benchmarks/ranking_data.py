@@ -120,7 +120,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", choices=["squad", "cisi"])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--articles", default="dev", help="dev, or a slice of the training articles such as 6:13")
+    parser.add_argument(
+        "--articles", default="dev", help="dev, a slice of the training articles such as 6:, or both: dev,6:"
+    )
     parser.add_argument("--candidates", type=int, default=50)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--skip", type=int, default=0, help="leave out this many of the shuffled rankings")
@@ -128,11 +130,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.source == "cisi":
         rankings = cisi_rankings(args.data / "CISI", args.candidates)
-    elif args.articles == "dev":
-        rankings = squad_rankings(args.data / "SQuAD" / "dev_subset.json", args.candidates)
     else:
-        chosen = slice(*(int(part) if part else None for part in args.articles.split(":")))
-        rankings = squad_rankings(args.data / "SQuAD" / "train_subset.json", args.candidates, chosen)
+        rankings = []
+        for part in args.articles.split(","):
+            bounds = [] if part == "dev" else [int(bound) if bound else None for bound in part.split(":")]
+            file = args.data / "SQuAD" / ("train_subset.json" if bounds else "dev_subset.json")
+            rankings += squad_rankings(file, args.candidates, slice(*bounds) if bounds else slice(None))
     random.Random(0).shuffle(rankings)
     rankings = rankings[args.skip :][: args.limit]
     args.output.write_text("".join(json.dumps(ranking, ensure_ascii=False) + "\n" for ranking in rankings), "utf-8")

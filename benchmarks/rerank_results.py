@@ -1,6 +1,6 @@
 """Early exits for real rerankers: guarantees for the top 1, 5 and 10, queries that nobody used, and milliseconds.
 
-    python benchmarks/ranking_data.py squad --data DATA --articles all --candidates 100 --output rankings.jsonl
+    python benchmarks/ranking_data.py squad --data DATA --articles dev,6: --candidates 100 --output rankings.jsonl
     python benchmarks/rerank_results.py NAME RERANKER rankings.jsonl --work WORK [--template TEXT]
     python benchmarks/write_reranking.py
 
@@ -9,6 +9,7 @@ guarantees, and the last are used for nothing else. Guarantees are about the fir
 unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits,
 graphs and traces stay in WORK, and a step whose files exist is skipped. The record is results/rerank/NAME.json.
 
+The guarantees compare with the full model in float32, and, in `against_int8`, with the full model in the same int8.
 The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that six guarantees share the
 trained exits and one pass over the queries.
 """
@@ -36,8 +37,10 @@ from scipy.stats import bootstrap
 import offramp
 from offramp import AdaptiveModel
 from offramp.answers import RANKING
+from offramp.answers.ranking_answers import relevance
 from offramp.answers.ranking_scores import ndcg, reciprocal_rank
 from offramp.calibration.choice import choose_with_guarantee
+from offramp.calibration.estimate_errors import fit_errors
 from offramp.calibration.placeholders import with_placeholders
 from offramp.calibration.risks import Guarantee
 from offramp.calibration.tuning.choosing import MARGIN, settings_to_test
@@ -55,7 +58,7 @@ from offramp.policies import Policy
 from offramp.policies.grids import grid
 from offramp.training.imitation.heads import ImitationOptions, imitate
 from offramp.training.imitation.new_exits import keep_exits, load_with_new_exits
-from offramp.training.imitation.states import record_states
+from offramp.training.imitation.states import States, record_states
 from rerank import overlap
 
 RESULTS = Path(__file__).parent / "results" / "rerank"
@@ -99,21 +102,32 @@ class Study:
             attached = ExitOptions(exits, "attention", problem_type="ranking", convolution=128, answer_options=options)
             model = load_with_new_exits(args.reranker, attached)
             model.config.max_tokens = args.max_length
-            states_folder = args.work / "states"
-            shutil.rmtree(states_folder, ignore_errors=True)
-            states_folder.mkdir(parents=True)
-            texts = RANKING.training_examples(self.examples("training"), args.rows, 42)
+            states = self.states(model)
             start = time.process_time()
-            states = record_states(model, texts, states_folder)
-            recorded = time.process_time()
             heads = [model.exits.at(point) for point in model.exits.points[:-1]]
-            imitate(heads, states, RANKING, ImitationOptions(args.epochs))
-            seconds = {"states": recorded - start, "training": time.process_time() - recorded}
-            (args.work / "training.json").write_text(json.dumps(seconds | {"rows": len(states.lengths)}))
-            shutil.rmtree(states_folder)
+            epochs = imitate(heads, states, RANKING, ImitationOptions(args.epochs))
+            seconds = time.process_time() - start
+            queries = len(self.rankings["training"])
+            facts = {"queries": queries, "rows": len(states.lengths), "epochs": epochs, "seconds": seconds}
+            (args.work / "training.json").write_text(json.dumps(facts))
             model.save_pretrained(folder)
         model = AdaptiveModel.from_pretrained(folder).eval()
         return model
+
+    def states(self, model: AdaptiveModel) -> States:
+        """Return the encoder states of the training rankings; they stay in WORK."""
+        folder = self.args.work / "states"
+        facts = folder / "rows.npz"
+        if not facts.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            texts = RANKING.training_examples(self.examples("training"), self.args.rows, 42)
+            states = record_states(model, texts, folder)
+            np.savez(facts, lengths=states.lengths, teacher=states.teacher.numpy(), rows=states.rows)
+        saved = np.load(facts)
+        shape = (int(saved["lengths"].sum()), len(model.exits.points) - 1, model.config.hidden_size)
+        values = np.memmap(folder / "states", np.float16, "r", shape=shape)
+        return States(values, saved["lengths"], torch.from_numpy(saved["teacher"]), saved["rows"])
 
     @cached_property
     def source(self) -> GraphSource:
@@ -186,6 +200,13 @@ def interval(values: np.ndarray) -> list[float]:
     return [float(result.confidence_interval.low), float(result.confidence_interval.high)]
 
 
+def measured_costs(study: Study, trace: Trace) -> Costs:
+    """Return the time of every segment on this machine."""
+    policy = grid("top-k", with_placeholders(trace.model_spec))[0]
+    runner, undivided = study.runner(study.args.int8), study.runner(study.args.int8, [study.depth])
+    return measure(runner, undivided.stepper, study.examples("selection")[:20], 32, policy)
+
+
 def choose(study: Study, trace: Trace, costs: Costs) -> list[dict[str, Any]]:
     """Return the exits and margins of every guarantee, and what became of it on unused queries."""
     sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
@@ -229,6 +250,43 @@ def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study
     }
 
 
+def profile(study: Study, trace: Trace) -> dict[str, Any]:
+    """Return how well each exit knows the full model's top 10, and what int8 alone changes, on unused queries."""
+    queries = len(study.rankings["unused"])
+    unused = trace.take(np.arange(len(trace) - queries, len(trace)))
+    errors, group = fit_errors(unused), np.asarray(unused.group)
+    spread = float(np.std(relevance(np.asarray(unused.reference_logits))))
+    exits = []
+    for index, point in enumerate(unused.points[:-1]):
+        estimates, scores = relevance(unused.logits[:, index]), relevance(np.asarray(unused.reference_logits))
+        found: dict[str, list[float]] = {str(first): [] for first in (10, 15, 20, 30)}
+        for query in range(queries):
+            rows = np.flatnonzero(group == query)
+            top = np.argsort(-scores[rows], kind="stable")[:10]
+            order = np.argsort(-estimates[rows], kind="stable")
+            for first in found:
+                found[first].append(len(np.intersect1d(top, order[: int(first)])) / len(top))
+        means = {first: float(np.mean(values)) for first, values in found.items()}
+        exits.append({"layer": point.layer, "error": errors[index] / spread, "top_10_among_first": means})
+    return {"exits": exits, "int8": int8_alone(study, trace)}
+
+
+def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
+    """Return what the methods of int8 miss of the full model's top k at full depth, on unused queries."""
+    queries = len(study.rankings["unused"])
+    missing_by_method: dict[str, dict[str, float]] = {}
+    for int8 in FULL_INT8[:2]:
+        file = study.args.work / f"full-{int8}.safetensors"
+        if not file.is_file():
+            runner = study.runner(int8, [study.depth])
+            record(runner, study.examples("unused"), None, file, "rankings", progress=False)
+        reference = np.asarray(trace.take(np.arange(len(trace) - queries, len(trace))).reference_logits)
+        full = replace(read_trace(file), reference_logits=reference)
+        never = offramp.policies.Never()
+        missing_by_method[int8] = {str(top_k): float(missing(view(full, top_k), never)[0].mean()) for top_k in TOPS}
+    return missing_by_method
+
+
 def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
     """Return fixed numbers of survivors that miss at most 2 % of the top 10, and what they miss of unused queries.
 
@@ -251,14 +309,17 @@ def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
     return [facts | {"missing": float(lost.mean()), "fewer_layers": study.depth / depth}]
 
 
-def measure_time(study: Study, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def measure_time(
+    study: Study, settings: list[dict[str, Any]], against_int8: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return overlap and milliseconds of all contestants, live, on some of the unused queries."""
     full = {int8: study.runner(int8, [study.depth]) for int8 in FULL_INT8}
     full["none"] = study.runner("none", [study.depth])
     runners: dict[tuple[int, ...], offramp.Runner] = {}
     rows = []
-    chosen = [entry for entry in settings if "margin" in entry]
-    for entry in chosen:
+    chosen = [(entry, "") for entry in settings if "margin" in entry]
+    chosen += [(entry, " of int8") for entry in against_int8 if "margin" in entry]
+    for entry, _ in chosen:
         layers = tuple(entry["layers"])
         if layers not in runners:
             runners[layers] = study.runner(study.args.int8, layers)
@@ -273,9 +334,9 @@ def measure_time(study: Study, settings: list[dict[str, Any]]) -> list[dict[str,
         for fraction in FIRST:
             count = max(10, round(fraction * candidates))
             contestants[f"first {count}"] = (full[best], count, "never")
-        for entry in chosen:
+        for entry, reference in chosen:
             policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"]))
-            name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %"
+            name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %{reference}"
             contestants[name] = (runners[tuple(entry["layers"])], candidates, policy)
         rows += timed(contestants, rankings, full["none"], study.args.rounds, {"candidates": candidates, "best": best})
     return rows
@@ -342,6 +403,20 @@ def timed(
     return rows
 
 
+def save_model(study: Study, settings: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Save the reranker with the exits of a guarantee, exported, for `load.py` and `rerank_clients.py`.
+
+    The guarantee is the last one that holds: that of the largest k and risk.
+    """
+    entry = [entry for entry in settings if "margin" in entry][-1]
+    model = keep_exits(study.model, entry["layers"])
+    model.config.policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"])).to_dict()
+    model.save_pretrained(folder)
+    texts = [{"query": query, "documents": documents} for query, *documents in study.examples("training")[:4]]
+    offramp.export(folder, texts, backend="onnx", int8=study.args.int8, force=True)
+    print(f"Wrote {folder}: top {entry['top_k']}, risk {entry['risk']}, exits on layers {entry['layers']}")
+
+
 def main() -> None:
     """Run the steps that are not done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -359,8 +434,11 @@ def main() -> None:
         parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
     parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
-        "--only", choices=["full", "exits"], help="one of the first two steps, which may run in parallel"
+        "--only",
+        choices=["full", "exits", "settings"],
+        help="one of the first two steps, which may run in parallel, or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -382,21 +460,24 @@ def main() -> None:
 
     if "settings" not in result:
         trace = study.trace()
-        policy = grid("top-k", with_placeholders(trace.model_spec))[0]
-        runner, undivided = study.runner(args.int8), study.runner(args.int8, [study.depth])
-        costs = measure(runner, undivided.stepper, study.examples("selection")[:20], 32, policy)
         training = json.loads((args.work / "training.json").read_text("utf-8"))
         rankings = {part: len(study.rankings[part]) for part in PARTS}
         facts = {"name": args.name, "reranker": Path(args.reranker).name, "depth": study.depth, "int8": args.int8}
         facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
+        facts |= {"date": date.today().isoformat(), "cpu": cpu_name(), "onnxruntime": onnxruntime.__version__}
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
-        settings = choose(study, trace, costs)
-        save(**facts, settings=settings, schedules=alternatives(study, trace))
-    if "times" not in result:
-        times = measure_time(study, result["settings"])
-        machine: dict[str, Any] = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
-        machine |= {"onnxruntime": onnxruntime.__version__}
-        save(times=times, **machine, rounds=args.rounds)
+        settings = choose(study, trace, measured_costs(study, trace))
+        save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
+    if "against_int8" not in result:
+        trace = study.trace()
+        own = replace(trace, reference_logits=np.asarray(trace.logits[:, -1]))  # int8 at full depth
+        save(against_int8=choose(study, own, measured_costs(study, own)))
+    if args.save is not None:
+        save_model(study, result["settings"], args.save)
+    if "times" not in result and args.only is None:
+        times = measure_time(study, result["settings"], result["against_int8"])
+        machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
+        save(times=times, timed=machine, rounds=args.rounds)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ GUARANTEE_COLUMNS = ["k", "risk", "exits on layers", "missing on unused queries"
 TIME_COLUMNS = ["", "overlap@1", "overlap@5", "overlap@10", "ms per query", "÷ full-depth int8", "nDCG@10", "MRR@10"]
 
 
-def guarantees(record: dict[str, Any]) -> list[str]:
+def guarantees(settings: list[dict[str, Any]]) -> list[str]:
     """Return the table of the guarantees of a reranker."""
     lines = [f"| {' | '.join(GUARANTEE_COLUMNS)} |", "|---:|---:|---|---:|---:|---:|"]
-    for entry in record["settings"]:
+    for entry in settings:
         cells = [str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
         if "margin" in entry:
             low, high = (f"{100 * value:.1f}" for value in entry["missing_interval"])
@@ -80,12 +80,19 @@ def section(record: dict[str, Any]) -> list[str]:
     counts, training = record["rankings"], record["training"]
     about = (
         f"`benchmarks/rerank_results.py`, {record['date']}, {record['cpu']}, one thread. {record['depth']} layers of "
-        f"width {record['hidden_size']}; {record['tokens']:.0f} tokens per pair on average. {counts['training']:,} "
-        f"queries ({training['rows']:,} pairs) trained the exits, {counts['selection']:,} selected them, "
+        f"width {record['hidden_size']}; {record['tokens']:.0f} tokens per pair on average. "
+        f"{training.get('queries', counts['training']):,} queries ({training['rows']:,} pairs) trained the exits, "
+        f"{counts['selection']:,} selected them, "
         f"{counts['testing']:,} tested the guarantees, and {counts['unused']:,} are unused. ONNX Runtime "
         f"{record['onnxruntime']}, int8-{record['int8']}."
     )
-    lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record), ""]
+    lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record["settings"]), ""]
+    if "against_int8" in record:
+        text = (
+            "The same compared with the full model in the same int8, for those who already serve it in int8. Missing "
+            "are documents of the int8 model's top k."
+        )
+        lines += [text, "", *guarantees(record["against_int8"]), ""]
     for schedule in record["schedules"]:
         survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
         text = (
@@ -94,18 +101,47 @@ def section(record: dict[str, Any]) -> list[str]:
             f"unused queries, {schedule['fewer_layers']:.2f} × fewer layers."
         )
         lines += [text, ""]
+    lines += profile(record)
+    if "times" not in record:
+        return [*lines, "Not measured: seconds.", ""]
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
         is_guaranteed = candidates == GUARANTEED
         note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
-            f"one process, mean over queries of the fastest of {record['rounds']} rounds, beside other jobs (load "
-            f"{record['load']:.1f}).{note}"
+            f"one process, mean over queries of the fastest of {record['rounds']} rounds, "
+            f"{record.get('timed', record)['date']}, load average {record.get('timed', record)['load']:.1f}.{note}"
         )
         comparison = at_equal_time(record, candidates)
         lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
     return lines
+
+
+def profile(record: dict[str, Any]) -> list[str]:
+    """Return what every exit knows of the top 10, and what int8 alone misses."""
+    if "profile" not in record:
+        return []
+    exits, int8 = record["profile"]["exits"], record["profile"]["int8"]
+    firsts = list(exits[0]["top_10_among_first"])
+    about = (
+        "What the exits know, on the unused queries: the fraction of the full model's top 10 that is among the first "
+        "documents by the exit's estimates, and the error of the estimates, relative to the spread of all scores."
+    )
+    lines = [
+        about,
+        "",
+        f"| exit on layer | error | {' | '.join(f'among first {first}' for first in firsts)} |",
+        "|---:|---:|" + "---:|" * len(firsts),
+    ]
+    for entry in exits:
+        shares = " | ".join(f"{100 * entry['top_10_among_first'][first]:.1f} %" for first in firsts)
+        lines.append(f"| {entry['layer']} | {entry['error']:.2f} | {shares} |")
+    parts = (
+        f"{name} misses {', '.join(f'{100 * values[k]:.1f} % of the top {k}' for k in values)}"
+        for name, values in int8.items()
+    )
+    return [*lines, "", f"int8 without early exits, on the same queries: {'; '.join(parts)}.", ""]
 
 
 def losses() -> list[str]:
@@ -157,10 +193,9 @@ def main() -> None:
     """Write the page and the figure."""
     files = [RESULTS / f"{name}.json" for name in TITLES]
     records = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
-    records = [record for record in records if "times" in record]
     if not records:
-        raise SystemExit("there are no finished records")
-    draw(records)
+        raise SystemExit("there are no records")
+    draw([record for record in records if "times" in record])
     figure = "![overlap@10 against milliseconds per query](../figures/reranking.svg)"
     lines = [line for record in records for line in section(record)] + losses()
     absent = [title for name, title in TITLES.items() if name not in [record["name"] for record in records]]

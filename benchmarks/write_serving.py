@@ -200,6 +200,19 @@ def clients(result: dict[str, Any]) -> list[str]:
     return ["## Clients of other projects", "", text, "", *lines, "", end, ""]
 
 
+def rerank_clients(result: dict[str, Any]) -> list[str]:
+    """Return the section about rerank clients of other projects."""
+    lines = ["| client | queries | same order | largest difference of scores |", "|---|---:|---:|---:|"]
+    for name, row in result["clients"].items():
+        lines.append(f"| {name} | {row['queries']} | {row['same_order']} | {row['largest_difference']:.0e} |")
+    text = (
+        f"`benchmarks/rerank_clients.py`, {result['date']}. Results of other projects' rerank clients and of "
+        f"`offramp.load(…).rank`, for the first {result['top_n']} documents; `rerankers` asks for all. Model: "
+        f"{result['model']} (see [Rerankers](reranking.md))."
+    )
+    return ["## Rerank clients of other projects", "", text, "", *lines, ""]
+
+
 def soak(result: dict[str, Any]) -> list[str]:
     """Return the section about many requests."""
     samples = result["samples"]
@@ -224,6 +237,7 @@ def main() -> None:
         "load_rankings": load_rankings,
         "attack/after": attack,
         "clients": clients,
+        "rerank_clients": rerank_clients,
         "soak": soak,
         "drift": drift,
         "audit_under_load": audit_under_load,

@@ -211,6 +211,9 @@ def test_no_documents_one_duplicates_and_empty_texts(model):
     positions = [result["corpus_id"] for result in copies if result["corpus_id"] < 3]
     assert positions == [0, 1, 2]
     assert len(model.rank("", ["", "a film"], policy=POLICY)) == 2
+    for documents in ("a film", None):
+        with pytest.raises(BadInput, match="`documents` must be a list of texts, got"):
+            model.rank("good", documents)
     with pytest.raises(BadInput, match="Row 2: the query 'good' has no documents"):
         list(model.predict([("good", ["film"]), ("good", [])]))
 

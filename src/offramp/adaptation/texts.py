@@ -138,9 +138,10 @@ def _count_copies(texts: UserTexts, guarantee: Guarantee) -> tuple[UserTexts, ND
         return texts.take(kept), hashes[kept], distinct
     if copies:
         logger.info(
-            "%d of %d rows repeat a text: the exits learn from each text once, and the guarantee counts every row.",
+            "%d of %d %s are repeated: the exits learn from each once, and the guarantee counts every one.",
             copies,
             len(texts),
+            texts.noun,
         )
     return texts, hashes, distinct
 

@@ -150,7 +150,8 @@ def _origin(
     seen = np.isin(hashes, roles.get("train", ())) | np.isin(normalized, roles.get(TRAIN_NORMALIZED, ()))
     recurring = ""
     if seen.any():
-        first, number = data.rows.texts[int(seen.argmax())], f"{int(seen.sum()):,}"
+        first = data.task.answer_type.identify(data.rows.texts[int(seen.argmax())])
+        number = f"{int(seen.sum()):,}"
         if not may_recur or seen.mean() > MAX_RECURRING:
             raise BadInput(
                 f"{number} of the {len(hashes):,} rows were used for training, such as {first!r:.60}. Calibrate on "

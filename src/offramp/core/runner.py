@@ -314,8 +314,8 @@ class Runner:
             raise BadModel(f"{self.name} is a model for {self.config.answer_type.title}, not for rankings.")
         if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
             raise BadValue(f"`top_k` must be a positive integer, got {top_k!r:.60}.")
-        if isinstance(documents, str):
-            raise BadInput("`documents` must be a list of texts, got a string.")
+        if isinstance(documents, str) or not isinstance(documents, Iterable):
+            raise BadInput(f"`documents` must be a list of texts, got {documents!r:.60}.")
         documents = list(documents)
         if not documents:
             return []

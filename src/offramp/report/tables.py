@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from offramp.answers import ANSWER_TYPES
 from offramp.evaluation.results import Evaluation
 from offramp.model.class_table import MAX_CLASSES
 from offramp.policies import parse
@@ -141,7 +142,8 @@ def live_table(results: Evaluation) -> str:
     for point in results.live or []:
         measured = f"{point.measured_speedup:.2f} ×"
         rows.append([parse(point.policy).describe(), times(point.speedup), f"{point.seconds:.2f}", measured])
-    return format_table([f"{results.live_rows} texts", "fewer layers", "seconds", "measured speedup"], rows)
+    names = ANSWER_TYPES[results.model.problem].input_names if results.model.problem in ANSWER_TYPES else "texts"
+    return format_table([f"{results.live_rows} {names}", "fewer layers", "seconds", "measured speedup"], rows)
 
 
 def headline(results: Evaluation) -> str:
