@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from offramp.answers.answer_type import AnswerType, Array, RowPrediction
+from offramp.answers.softmax import softmax
 from offramp.errors import BadInput
 
 __all__ = ["SingleLabel", "divergence"]
@@ -44,7 +45,7 @@ class SingleLabel(AnswerType):
 
     def scores(self, logits: Array) -> Array:
         """Return the probability of every class."""
-        return np.asarray(torch.from_numpy(logits.astype(np.float64)).softmax(-1).numpy())
+        return softmax(torch.from_numpy(logits.astype(np.float64))).numpy()
 
     def error(self, answers: Array, labels: Array, tolerance: float | None = None) -> Array:
         """Return 1 where the class is wrong."""
@@ -56,7 +57,7 @@ class SingleLabel(AnswerType):
 
     def iter_predictions(self, logits: Tensor, labels: Sequence[str]) -> Iterator[RowPrediction]:
         """Yield the class, its probability and all probabilities."""
-        probabilities = torch.softmax(logits, dim=-1)
+        probabilities = softmax(logits)
         best, indices = probabilities.max(-1)
         for score, index, row in zip(best.tolist(), indices.tolist(), probabilities.tolist(), strict=True):
             yield labels[index], score, row
@@ -76,15 +77,15 @@ class SingleLabel(AnswerType):
 
     def entropy(self, logits: Tensor) -> Tensor:
         """Return the entropy of the softmax, between 0 and ln C."""
-        return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1)  # entr(0) is 0, so no 0 · log 0
+        return torch.special.entr(softmax(logits)).sum(-1)  # entr(0) is 0, so no 0 · log 0
 
     def confidence(self, logits: Tensor) -> Tensor:
         """Return the largest probability."""
-        return torch.softmax(logits, dim=-1).amax(-1)
+        return softmax(logits).amax(-1)
 
     def margin(self, logits: Tensor) -> Tensor:
         """Return the difference of the two largest probabilities."""
-        first, second = torch.softmax(logits, dim=-1).topk(2, dim=-1).values.unbind(-1)
+        first, second = softmax(logits).topk(2, dim=-1).values.unbind(-1)
         return first - second
 
     def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:

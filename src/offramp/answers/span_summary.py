@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from offramp.answers.softmax import log_softmax
+
 __all__ = [
     "BEST",
     "CHOICE",
@@ -71,7 +73,7 @@ def summarize_tokens(logits: Tensor, marks: Tensor) -> Tensor:
     positions, scores, log_probs, entropies = [], [], [], []
     for side, min_mark in ((0, 3), (1, 1)):
         masked = logits[..., side].masked_fill(marks < min_mark, MASKED_LOGIT)
-        distribution = torch.log_softmax(torch.cat([null[..., side], masked[:, 1:]], dim=1), dim=1)
+        distribution = log_softmax(torch.cat([null[..., side], masked[:, 1:]], dim=1), dim=1)
         entropies.append(-(distribution.exp() * distribution.clamp_min(MASKED_LOGIT)).sum(1))
         best, indices = torch.sort(masked, dim=1, descending=True, stable=True)
         best, indices = best[:, :N_BEST], indices[:, :N_BEST]

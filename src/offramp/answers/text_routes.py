@@ -17,12 +17,13 @@ from pydantic import BaseModel, Field, StrictBool, StrictStr
 from offramp.answers.answer import Endpoint, TextAnswers
 from offramp.answers.open_inference import OPEN_INFERENCE_ROUTES
 from offramp.answers.request import Layers, NonEmpty, Parameters, RequestBody, RequestText
+from offramp.answers.softmax import softmax
 from offramp.data.reading import Text
 
 __all__ = ["ROUTES"]
 
 TextOrPair = Annotated[NonEmpty[RequestText], Field(max_length=2)]
-FUNCTIONS = {"softmax": torch.nn.Softmax(-1), "sigmoid": torch.nn.Sigmoid(), "none": torch.nn.Identity()}
+FUNCTIONS = {"softmax": softmax, "sigmoid": torch.nn.Sigmoid(), "none": torch.nn.Identity()}
 
 
 class PipelinePair(RequestBody):

@@ -23,6 +23,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from offramp.answers.softmax import softmax
+
 __all__ = [
     "BEGINS",
     "CONFIDENCE",
@@ -56,7 +58,7 @@ def default_marks(real: Tensor) -> Tensor:
 def summarize_tokens(logits: Tensor, marks: Tensor) -> Tensor:
     """Return the summary of each row, (rows, WIDTH) in float32; `logits` is (rows, tokens, labels)."""
     rows, length, _ = logits.shape
-    probabilities = torch.softmax(logits.float(), dim=-1)
+    probabilities = softmax(logits.float())
     positions = torch.arange(length, device=logits.device)
     first = marks.abs() - 1  # position of the first token of the word
     is_first = first == positions
