@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, Field, StrictBool, StrictStr
+from torch import Tensor
 
 from offramp.answers.answer import Endpoint, TextAnswers
 from offramp.answers.open_inference import OPEN_INFERENCE_ROUTES
@@ -23,7 +24,11 @@ from offramp.data.reading import Text
 __all__ = ["ROUTES"]
 
 TextOrPair = Annotated[NonEmpty[RequestText], Field(max_length=2)]
-FUNCTIONS = {"softmax": softmax, "sigmoid": torch.nn.Sigmoid(), "none": torch.nn.Identity()}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": softmax,
+    "sigmoid": torch.sigmoid,
+    "none": torch.nn.Identity(),
+}
 
 
 class PipelinePair(RequestBody):
