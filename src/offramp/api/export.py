@@ -201,7 +201,7 @@ def tune(
         backend: "onnx" or "openvino".
         risk: maximum fraction of changed predictions, or of accuracy lost.
         confidence: confidence level of the guarantee.
-        risk_type: "disagreement" or "accuracy".
+        risk_type: "disagreement", "accuracy", or as in `offramp.calibrate` "changed" and "lost".
         policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
         tolerance: for a regression, the maximum difference that counts as unchanged.
         batch: batch size to optimize for.
