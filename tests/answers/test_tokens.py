@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
@@ -14,7 +15,8 @@ from offramp.answers import TOKEN
 from offramp.answers.token_entities import lost_fraction, objects
 from offramp.answers.token_rows import AGGREGATIONS, TokenEncoder
 from offramp.answers.token_scores import entity_f1, entity_precision, entity_recall, scores_by_type
-from offramp.core.loop import run_all_exits
+from offramp.core.batch import Batch
+from offramp.core.loop import run, run_all_exits
 from offramp.data.entities import Entities, entities_of_tags, word_spans
 from offramp.errors import BadInput, BadModel, BadValue
 from offramp.evaluation.traces.recording import record
@@ -190,10 +192,46 @@ def test_exports_predict_as_torch_does(model, tmp_path, backend):
         quantized = offramp.load(tmp_path / "model", backend="onnx")
         together = quantized.answer(texts, policy="layer:2").values.tolist()
         assert together == [quantized.answer([text], policy="layer:2").values[0] for text in texts]
-    before = quantized.fingerprint
-    with pytest.raises(BadValue, match="single-label classification only"):
-        offramp.export(tmp_path / "model", backend="onnx", one_file=True, overwrite=True)
-    assert offramp.load(tmp_path / "model", backend="onnx").fingerprint == before
+
+
+RISK = '{"name": "risk", "threshold": 0.8, "offsets": [0.9, 0.2, -0.5, -0.9], "slopes": [0.4, 0.4, 0.4, 0.4]}'
+
+
+@pytest.mark.parametrize("policy", ["entropy:1.5", "confidence:0.3", RISK])
+def test_a_single_graph_exits_as_the_loop_does(model, tmp_path, policy):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    import offramp
+    from offramp.exports.one_file import write_one_file
+
+    model.config.policy = json.loads(policy) if policy == RISK else offramp.policies.parse(policy).to_dict()
+    model.save_pretrained(tmp_path / "model")
+    texts = [" ".join(random.Random(seed).choices([*WORDS, "plots"], k=1 + seed % 9)) for seed in range(40)]
+    offramp.export(tmp_path / "model", backend="onnx", int8="none")
+    file, chosen = write_one_file(tmp_path / "model", None)
+    rows = TOKEN.encoder(model.tokenizer, 38)(texts, 0)
+    batch = Batch.from_rows(rows, np.arange(len(texts)), model.config.backbone.pad_token_id)
+    expected = run(offramp.load(tmp_path / "model", backend="onnx").stepper, batch, chosen)
+    assert len(set(expected.layer.tolist())) > 2
+    feed = {"input_ids": batch.ids, "attention_mask": batch.mask, "token_type_ids": batch.types}
+    feed = {name: value.numpy().astype(np.int64) for name, value in feed.items()}
+    marks = batch.marks.numpy()
+    feed["word_mask"] = (marks == np.arange(1, marks.shape[1] + 1)).astype(np.int64)
+    limits = {"threshold": np.array(chosen.threshold, np.float32), "max_layers": np.array(1000)}
+    logits, layers = onnxruntime.InferenceSession(file).run(None, feed | limits)
+    assert layers.tolist() == expected.layer.tolist()
+    labels = [row[mask == 1].tolist() for row, mask in zip(logits.argmax(-1), feed["word_mask"], strict=True)]
+    assert labels == [row[row >= 0].tolist() for row in TOKEN.answers(expected.logits.numpy())]
+
+
+def test_a_single_graph_does_not_join_the_tokens_of_words(tmp_path):
+    pytest.importorskip("onnxruntime")
+    import offramp
+
+    joined = tagger(tmp_path / "original", answer_options={"aggregation": "average"})
+    joined.save_pretrained(tmp_path / "model")
+    with pytest.raises(BadValue, match="first, simple and none, not average"):
+        offramp.export(tmp_path / "model", backend="onnx", one_file=True)
+    assert not (tmp_path / "model" / "onnx").exists()
 
 
 def test_losses_leave_out_padding_and_unlabelled_tokens():

@@ -106,28 +106,40 @@ def test_in_int8_rows_do_not_depend_on_their_batch(method, encoders, tmp_path):
     assert np.corrcoef(exact.logits.ravel(), rounded.logits.ravel())[0, 1] > 0.98
 
 
-@pytest.mark.parametrize("method", ["static", "token"])
-def test_smoothing_moves_outliers_into_the_weights(method):
+def product_error(values, weight, method, **options):
+    """Return the mean error of a product that is quantized, with the ranges of its values unless they are given."""
     from onnx import TensorProto, helper, numpy_helper
 
     from offramp.exports.int8 import quantize
     from offramp.exports.products import observe_ranges
     from offramp.runtimes.onnx import OnnxGraph
 
-    rng = np.random.default_rng(0)
-    weight, values = rng.normal(size=(16, 8)).astype(np.float32), rng.normal(size=(200, 5, 16)).astype(np.float32)
-    values[..., 3] *= 60  # as the residual stream of real encoders has it
-    weight[3] /= 60
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "one", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ranges, _ = observe_ranges(model, [{"x": values}])
-    error = {}
-    for smooth in (True, False):
-        quantised = OnnxGraph(quantize(model, method, ranges, smooth=smooth).SerializeToString())
-        error[smooth] = float(np.abs(quantised({"x": values})["y"] - values @ weight).mean())
+    quantised = OnnxGraph(quantize(model, method, **{"ranges": ranges, **options}).SerializeToString())
+    return float(np.abs(quantised({"x": values})["y"] - values @ weight).mean())
+
+
+@pytest.mark.parametrize("method", ["static", "token"])
+def test_smoothing_moves_outliers_into_the_weights(method):
+    rng = np.random.default_rng(0)
+    weight, values = rng.normal(size=(16, 8)).astype(np.float32), rng.normal(size=(200, 5, 16)).astype(np.float32)
+    values[..., 3] *= 60  # as the residual stream of real encoders has it
+    weight[3] /= 60
+    error = {smooth: product_error(values, weight, method, smooth=smooth) for smooth in (True, False)}
     assert error[True] < 0.5 * error[False], error
+
+
+def test_activations_after_gelu_use_all_eight_bits():
+    rng = np.random.default_rng(0)
+    weight, values = rng.normal(size=(64, 8)).astype(np.float32), rng.normal(size=(200, 5, 64)).astype(np.float32)
+    weight = np.sign(weight)  # rounded without an error
+    values = np.maximum(2 * values, -0.17)
+    halved = product_error(values, weight, "token", ranges=None)
+    assert product_error(values, weight, "token", smooth=False) < 0.6 * halved
 
 
 @pytest.mark.parametrize(

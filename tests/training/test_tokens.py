@@ -129,6 +129,10 @@ def test_a_tagger_is_adapted_without_labels_and_predicts_to_files(folder, tmp_pa
         folder / "model", texts, output=tmp_path / "fast", risk=0.05, epochs=3, variations=0, convolution=4
     )
     assert result and "other entities" in result.guarantee and "for every type" in result.guarantee
+    lost = offramp.adapt(
+        folder / "model", short, output=tmp_path / "lost", risk=0.05, risk_type="lost", epochs=1, variations=0
+    )
+    assert lost and "of model's entities are lost" in lost.guarantee
     expected = list(offramp.load(folder / "model").predict(texts[:5], policy="never"))
     for answer, other in zip(result.predict(texts[:5], policy="never"), expected, strict=True):
         assert answer.entities == other.entities

@@ -112,6 +112,11 @@ class AnswerType(ABC):
             raise BadModel(f"`answer_options` must be null for {self.title}, got {options!r:.60}.")
         return None
 
+    def check_single_graph(self, options: Mapping[str, Any] | None) -> None:
+        """Raise if the exit decisions of a model with these options cannot be part of an ONNX graph."""
+        if not self.is_single_class:
+            raise BadValue("`one_file=` supports single-label and token classification only.")
+
     def options_of_checkpoint(self, name: str, config: Any) -> Mapping[str, Any] | None:
         """Return the `answer_options` that a fine-tuned checkpoint implies; `config` is its config."""
         return None

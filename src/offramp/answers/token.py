@@ -35,7 +35,7 @@ from offramp.answers.token_summary import (
 )
 from offramp.core.batch import EncodedRows
 from offramp.data.entities import OUTSIDE, Entities
-from offramp.errors import BadInput, BadModel
+from offramp.errors import BadInput, BadModel, BadValue
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -101,6 +101,14 @@ print(tag("a text"))""",
                 f"{values['aggregation']!r:.60}."
             )
         return values
+
+    def check_single_graph(self, options: Mapping[str, Any] | None) -> None:
+        """Raise if the tokens of a word are joined, which a graph cannot do."""
+        aggregation = (options or DEFAULTS)["aggregation"]
+        if aggregation in ("average", "max"):
+            raise BadValue(
+                f"`one_file=` supports the aggregation strategies first, simple and none, not {aggregation}."
+            )
 
     def num_columns(self, classes: int) -> int:
         """Return the number of columns of the summary."""

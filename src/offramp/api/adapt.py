@@ -120,6 +120,7 @@ def adapt(
     output: str | os.PathLike[str],
     risk: float = 0.02,
     confidence: float = 0.9,
+    risk_type: str = "disagreement",
     tolerance: float | None = None,
     backend: str = "torch",
     int8: str = "auto",
@@ -159,6 +160,8 @@ def adapt(
         output: the model folder to write.
         risk: maximum fraction of predictions that differ from the model's.
         confidence: confidence level of the guarantee.
+        risk_type: what `risk` limits: "disagreement"; "changed" for rankings and "lost" for entities as in
+            `offramp.calibrate`.
         tolerance: for a regression, the maximum difference that counts as unchanged.
         backend: runtime for inference: "torch", "onnx" or "openvino".
         int8: quantization for onnx and openvino: "auto", "static", "token", "dynamic" or "none".
@@ -263,7 +266,7 @@ def adapt(
         guarantee.get("ledger"),
         {"top_k": top_k} | ({} if template is None else {"template": template}),
     )
-    adapted = run(str(model), rows, make_guarantee(risk, confidence, tolerance, guarantee), options)
+    adapted = run(str(model), rows, make_guarantee(risk, confidence, tolerance, guarantee, risk_type), options)
     if not adapted.layers:
         return AdaptResult(None, backend, (), None, None, "", reason=adapted.sentence)
     measured = (adapted.speedup, adapted.measured, adapted.speedup_over_int8)

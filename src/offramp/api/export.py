@@ -117,11 +117,12 @@ def export(
         return _one_file(folder, backend, one_file)
     loaded = AdaptiveModel.from_pretrained(model).eval()
     if one_file is not None:
-        from offramp.exports.one_file import check_answer_type, check_policy
-
-        check_answer_type(loaded.config.answer_type)  # before the existing export is replaced
+        loaded.config.answer_type.check_single_graph(loaded.config.answer_options)  # before an export is replaced
     if isinstance(one_file, str) and one_file:
-        check_policy(loaded.config.resolve_policy(one_file), loaded.config.answer_type)
+        from offramp.exports.one_file import check_policy
+
+        policy = loaded.config.resolve_policy(one_file)
+        check_policy(policy, loaded.config.answer_type, loaded.config.answer_options)
     rows = texts_for_export(str(model), loaded.config, data_options(texts, None, data))
     run(loaded, rows, ExportOptions(backend, int8 or "auto", exits or "all", smooth, force, overwrite, threads))
     return _result(folder, backend) if one_file is None else _one_file(folder, backend, one_file)
@@ -201,7 +202,7 @@ def tune(
         backend: "onnx" or "openvino".
         risk: maximum fraction of changed predictions, or of accuracy lost.
         confidence: confidence level of the guarantee.
-        risk_type: "disagreement" or "accuracy".
+        risk_type: "disagreement", "accuracy", or as in `offramp.calibrate` "changed" and "lost".
         policy: exit policy: "entropy", "confidence", "margin" or "risk"; "auto" tries entropy and risk.
         tolerance: for a regression, the maximum difference that counts as unchanged.
         batch: batch size to optimize for.

@@ -45,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     guarantee.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
     guarantee.add_argument(
+        "--risk-type",
+        choices=["disagreement", "changed", "lost"],
+        default="disagreement",
+        help="what the risk limits: predictions that differ from MODEL's (rankings: missing top documents), queries "
+        "whose top documents changed (rankings), or entities that are lost (token classification) (default: "
+        "disagreement)",
+    )
+    guarantee.add_argument(
         "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"
     )
     add_guarantee_options(guarantee, "tests.jsonl in OUT", f"{COUNT_TEXTS} (default: rows)")

@@ -37,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guarantee.add_argument("--confidence", type=float, default=0.9, metavar="C", help="confidence level (default: 0.9)")
     guarantee.add_argument(
         "--risk-type",
-        choices=["disagreement", "changed", "accuracy"],
+        choices=["disagreement", "changed", "lost", "accuracy"],
         default="disagreement",
         help="what the risk limits: predictions that differ from the full model's (rankings: missing top documents), "
-        "queries whose top documents changed (rankings), or accuracy lost on labelled rows (default: disagreement)",
+        "queries whose top documents changed (rankings), entities that are lost (token classification), or accuracy "
+        "lost on labelled rows (default: disagreement)",
     )
     guarantee.add_argument(
         "--tolerance", type=float, metavar="T", help="regression: maximum difference that counts as unchanged"

@@ -27,6 +27,7 @@ __all__ = ["KINDS", "quantize"]
 Array = NDArray[Any]
 KINDS = ("static", "token", "dynamic")
 TINY = 1e-8  # minimum scale, for tokens of zeros
+ONE_SIDED = 0.25  # an activation is one-sided if its minimum is smaller than this fraction of its maximum
 MICROSOFT = "com.microsoft"
 
 
@@ -76,6 +77,26 @@ class _Activation:
     bytes: str = ""  # name of the quantised activation
     scale: str = ""  # name of the scales per token
 
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether its values are hardly below zero, as after GELU and ReLU: zero in the middle would waste a bit."""
+        return self.range is not None and -self.range.low.min() < ONE_SIDED * self.range.high.max()
+
+    @property
+    def low(self) -> Array:
+        """The smoothed minimum per channel, or zero."""
+        assert self.range is not None
+        low: Array = np.minimum(self.range.low, 0)
+        return low if self.factors is None else low / self.factors
+
+    def mean_error(self, weight: Array, rounded: Array) -> Array:
+        """Return the mean error of a product because its weight was smoothed and rounded."""
+        assert self.range is not None
+        mean = self.range.mean
+        smoothed_mean = mean if self.factors is None else mean / self.factors
+        error: Array = (mean @ weight - smoothed_mean @ rounded).astype(np.float32)
+        return error
+
     def smoothed(self, rewriter: GraphRewriter) -> str:
         """Add the smoothed activation and return its name."""
         if self.factors is None:
@@ -93,28 +114,38 @@ class _Activation:
 
 
 def _quantise_per_token(rewriter: GraphRewriter, activation: _Activation) -> None:
-    """Add an activation as unsigned bytes around 128, with a scale per token."""
+    """Add an activation as unsigned bytes with a scale per token: around 128, or from 0 if it is one-sided."""
     name, value = activation.name, activation.smoothed(rewriter)
-    largest = rewriter.add(
-        "ReduceMax", [rewriter.add("Abs", [value], f"{name}_abs")], f"{name}_top", axes=[-1], keepdims=1
-    )
+    if activation.is_one_sided:
+        value = rewriter.add("Sub", [value, rewriter.constant(f"{name}_low", activation.low)], f"{name}_above")
+        magnitude = value
+    else:
+        magnitude = rewriter.add("Abs", [value], f"{name}_abs")
+    largest = rewriter.add("ReduceMax", [magnitude], f"{name}_top", axes=[-1], keepdims=1)
     largest = rewriter.add(
         "Max", [largest, rewriter.constant("int8_tiny", np.array(TINY, np.float32))], f"{name}_positive"
     )
-    activation.scale = rewriter.add(
-        "Mul", [largest, rewriter.constant("int8_share", np.array(1 / LARGEST, np.float32))], f"{name}_by"
-    )
+    steps = 255 if activation.is_one_sided else LARGEST
+    share = rewriter.constant(f"int8_share_{steps}", np.array(1 / steps, np.float32))
+    activation.scale = rewriter.add("Mul", [largest, share], f"{name}_by")
     scaled = rewriter.add("Div", [value, activation.scale], f"{name}_scaled")
-    activation.bytes = rewriter.add("QuantizeLinear", [scaled, *_one_and_128(rewriter)], f"{name}_bytes")
+    activation.bytes = rewriter.add("QuantizeLinear", [scaled, *_one_and_zero(rewriter, activation)], f"{name}_bytes")
 
 
 def _multiply_per_token(rewriter: GraphRewriter, node: Any, activation: _Activation, weight: Array) -> None:
     """Add the product of bytes, multiplied by the scales of the weight and of the tokens."""
-    values, scales, _ = rewriter.weight(activation.weight_name(node), activation.smoothed_weight(weight))
-    one, zero = _one_and_128(rewriter)
+    values, scales, rounded = rewriter.weight(activation.weight_name(node), activation.smoothed_weight(weight))
+    one, zero = _one_and_zero(rewriter, activation)
     product = f"{node.output[0]}_unscaled"
     rewriter.add("MatMulIntegerToFloat", [activation.bytes, values, one, scales, zero], product, domain=MICROSOFT)
-    rewriter.add("Mul", [product, activation.scale], node.output[0])
+    inputs = [product, activation.scale]
+    if activation.range is None:
+        rewriter.add("Mul", inputs, node.output[0])
+        return
+    offset = activation.mean_error(weight, rounded)
+    if activation.is_one_sided:
+        offset += (activation.low @ rounded).astype(np.float32)
+    _add_with_offset(rewriter, node, "Mul", inputs, offset)
 
 
 def _quantise_static(rewriter: GraphRewriter, activation: _Activation) -> None:
@@ -138,21 +169,26 @@ def _multiply_static(rewriter: GraphRewriter, node: Any, activation: _Activation
     values, scales, rounded = rewriter.weight(activation.weight_name(node), activation.smoothed_weight(weight))
     zeros = rewriter.constant(f"{values}_zeros", np.zeros(weight.shape[1], np.int8))
     dequantised = rewriter.add("DequantizeLinear", [values, scales, zeros], f"{node.output[0]}_weight", axis=1)
-    mean = activation.range.mean
-    smoothed_mean = mean if activation.factors is None else mean / activation.factors
-    error = (mean @ weight - smoothed_mean @ rounded).astype(np.float32)
+    offset = activation.mean_error(weight, rounded)
+    _add_with_offset(rewriter, node, "MatMul", [activation.bytes, dequantised], offset)
+
+
+def _add_with_offset(rewriter: GraphRewriter, node: Any, op_type: str, inputs: list[str], offset: Array) -> None:
+    """Add the operation that computes the output of a product, and an offset, which becomes part of a bias."""
     if (bias := rewriter.bias_after(node)) is not None:
         add, index, value = bias
-        add.input[index] = rewriter.constant(f"{node.output[0]}_bias", value + error)
-        rewriter.add("MatMul", [activation.bytes, dequantised], node.output[0])
+        add.input[index] = rewriter.constant(f"{node.output[0]}_bias", value + offset)
+        rewriter.add(op_type, inputs, node.output[0])
         return
-    product = rewriter.add("MatMul", [activation.bytes, dequantised], f"{node.output[0]}_off")
-    rewriter.add("Add", [product, rewriter.constant(f"{node.output[0]}_error", error)], node.output[0])
+    product = rewriter.add(op_type, inputs, f"{node.output[0]}_off")
+    rewriter.add("Add", [product, rewriter.constant(f"{node.output[0]}_error", offset)], node.output[0])
 
 
-def _one_and_128(rewriter: GraphRewriter) -> list[str]:
+def _one_and_zero(rewriter: GraphRewriter, activation: _Activation) -> list[str]:
+    """Return a scale of one and the byte that stands for zero."""
+    zero = 0 if activation.is_one_sided else 128
     one = rewriter.constant("int8_one", np.array(1, np.float32))
-    return [one, rewriter.constant("int8_128", np.array(128, np.uint8))]
+    return [one, rewriter.constant(f"int8_{zero}", np.array(zero, np.uint8))]
 
 
 def _dynamic(model: onnx.ModelProto) -> onnx.ModelProto:

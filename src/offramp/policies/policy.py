@@ -35,6 +35,10 @@ class GraphBuilder(Protocol):
         """Add a constant vector of integers and return its name."""
         ...
 
+    def together(self, probability: str) -> str:
+        """Add the probability of all words of a row together, if logits are per token; else return the given one."""
+        ...
+
 
 @dataclass(frozen=True)
 class Policy:

@@ -73,7 +73,7 @@ class RiskModel(Policy):
             graph.constant(np.array(number, np.float32))
             for number in (LOG_ODDS_EPS, 1 - LOG_ODDS_EPS, 1.0, self.offsets[index], self.slopes[index])
         )
-        probability = graph.add("Clip", largest_probability(graph, logits), low, high)
+        probability = graph.add("Clip", graph.together(largest_probability(graph, logits)), low, high)
         log_odds = graph.add("Log", graph.add("Div", probability, graph.add("Sub", one, probability)))
         risk = graph.add("Sigmoid", graph.add("Sub", offset, graph.add("Mul", slope, log_odds)))
         return graph.add("Less", risk, "threshold")
