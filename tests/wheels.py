@@ -161,7 +161,8 @@ def check_sentencepiece(env: Environment) -> None:
     train = "import sentencepiece as s, sys; s.SentencePieceTrainer.train(input=sys.argv[1], model_prefix=sys.argv[2], "
     train += "vocab_size=35, user_defined_symbols=['[CLS]', '[SEP]', '[MASK]', '<pad>'], hard_vocab_limit=False)"
     env.python("-c", train, "texts.txt", "albert/spiece")
-    assert len(env.offramp("predict", "albert", "texts.txt").splitlines()) == 600
+    env.offramp("predict", "albert", "texts.txt", "--output", "answers.csv")
+    assert len((env.folder / "answers.csv").read_text().splitlines()) == 1 + 600
 
 
 def check_ray(env: Environment) -> None:
