@@ -55,11 +55,11 @@ dist: $(READY) ## build sdist and wheel in dist, and check them
 	$(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
 
-test-wheel: $(READY) ## install the wheel into clean environments, bare and with each extra, and use it (slow)
-	$(BIN)/python tests/wheels.py
+test-wheel: dist ## install the wheel of dist into clean environments, bare and with each extra, and use it (slow)
+	$(BIN)/python tests/wheels.py dist/*.whl
 
-test-minimums: $(READY) ## the same with the lowest versions that pyproject.toml allows (slow)
-	$(BIN)/python tests/wheels.py --minimums
+test-minimums: dist ## the same with the lowest versions that pyproject.toml allows (slow)
+	$(BIN)/python tests/wheels.py dist/*.whl --minimums
 
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

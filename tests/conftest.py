@@ -71,6 +71,16 @@ def trained(tmp_path_factory, encoders, reviews) -> Path:
     return output
 
 
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory):
+    """A new interpreter that has loaded transformers, but not offramp."""
+    from tests.fresh import Interpreter
+
+    interpreter = Interpreter(tmp_path_factory.mktemp("fresh"))
+    yield interpreter
+    interpreter.close()
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A saved model."""

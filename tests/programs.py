@@ -5,6 +5,7 @@ Tests that need a fresh interpreter (about imports or shutdown) start one themse
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -108,6 +109,14 @@ def offramp(arguments: list[str], before: Callable[..., None] | None = None, *be
     if before is not None:
         before(*before_args)
     return main([str(argument) for argument in arguments])
+
+
+def interpreter(arguments: list[str], before: Callable[..., None] | None = None, *before_args: Any) -> int:
+    """Run the command line as `offramp` does, and end as the interpreter does, which flushes standard output."""
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # buffered, which the server's may not be
+    code = offramp(arguments, before, *before_args)
+    ctypes.pythonapi.Py_Exit(ctypes.c_int(code))
+    raise AssertionError("the process has ended")
 
 
 def _run_child(function: Callable[..., int], arguments: list[Any], stdout: Connection, stderr: Connection) -> None:

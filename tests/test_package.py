@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -38,9 +37,11 @@ assert not heavy, heavy
     assert "offramp" in python(code)
 
 
-def test_auto_classes_work_in_a_fresh_process(tmp_path):
+def test_auto_classes_work_in_a_fresh_process(fresh, tmp_path):
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
-    assert python(f"import sys, offramp, transformers{AUTO}", str(tmp_path / "model")).startswith("LABEL_")
+    done = fresh.run(f"import sys, offramp, transformers{AUTO}", str(tmp_path / "model"))
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("LABEL_")
 
 
 AUTO = """
@@ -52,47 +53,34 @@ AutoTokenizer.from_pretrained(folder)
 print(pipeline("text-classification", model=folder, tokenizer=folder)("a film")[0]["label"])
 """
 
+# modules that load transformers before, in and after the model
+INNER = [
+    f"import offramp.{name}" for name in ("model.exits", "core.runner", "originals.convert", "evaluation.traces.about")
+]
+NAMES = {module: name for name, module in offramp._MODULES.items()}  # one public name per module
+PUBLIC = [
+    *(f"from offramp import {name}" for name in ("policies", *NAMES.values())),
+    "import transformers, offramp",
+    "import offramp, transformers",
+    "import offramp, importlib.util; importlib.util.find_spec('transformers')",  # does not import
+]
 
-def test_every_import_order_works(tmp_path):
-    """Each in a separate process, forked from one that has imported neither transformers nor offramp.
 
-    Only inner modules of transformers, which do not depend on offramp, stay loaded.
-    """
+def test_every_import_order_works(fresh, tmp_path):
+    """Each in a separate process; after all public names, transformers knows offramp's models."""
     adaptive("bert", tmp_path / "encoder", num_labels=2).save_pretrained(tmp_path / "model")
-    # modules that load transformers before, in and after the model
-    inner = [
-        f"import offramp.{name}"
-        for name in ("model.exits", "core.runner", "originals.convert", "evaluation.traces.about")
-    ]
-    names = {module: name for name, module in offramp._MODULES.items()}  # one public name per module
-    public = [f"from offramp import {name}" for name in ("policies", *names.values())]
-    probe = "import offramp, importlib.util; importlib.util.find_spec('transformers')"  # does not import
-    public += ["import transformers, offramp", "import offramp, transformers", probe]
-    statements = json.dumps(dict.fromkeys(inner, False) | dict.fromkeys(public, True))
-    assert python(FIRST, str(tmp_path / "model"), statements) == f"{len(inner) + len(public)} done\n"
+    for statement in INNER + PUBLIC:
+        done = fresh.run(statement + (KNOWN if statement in PUBLIC else RESOURCES), str(tmp_path / "model"))
+        assert done.code == 0, (statement, done.stderr)
 
 
-FIRST = """
-import importlib.resources, json, os, sys
-import transformers.models.bert.modeling_bert, transformers.pipelines, transformers.trainer, scipy.stats, accelerate
-assert not any(name.startswith("offramp") for name in sys.modules)
-del sys.modules["transformers"]
-folder, statements = sys.argv[1], json.loads(sys.argv[2])
-for statement, then_known in statements.items():
-    if (child := os.fork()) == 0:
-        try:
-            exec(statement)
-            import transformers
-            if then_known and type(transformers.AutoConfig.from_pretrained(folder)).__name__ != "AdaptiveConfig":
-                print(statement, "does not register the Auto classes")
-            if not any(importlib.resources.files("transformers").iterdir()):
-                print(statement, "hides the resources of transformers")
-        except BaseException as err:
-            print(statement, repr(err))
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(child, 0)
-print(len(statements), "done")
+RESOURCES = """
+import importlib.resources, transformers
+assert any(importlib.resources.files("transformers").iterdir()), "resources of transformers are hidden"
+"""
+KNOWN = f"""{RESOURCES}
+import sys
+assert type(transformers.AutoConfig.from_pretrained(sys.argv[1])).__name__ == "AdaptiveConfig"
 """
 
 

@@ -1,13 +1,14 @@
 """Install the wheel into clean environments, bare and with each extra, and run what the extra is for.
 
-`make test-wheel` builds the wheel and runs this script with all environments; `--only serve` tries one. Libraries have
-the versions of `constraints.txt`, or with `--minimums` the lowest ones that `pyproject.toml` allows (`make
-test-minimums`). The environments are made in a temporary folder, which is removed.
+`make test-wheel` builds the wheel and runs `python tests/wheels.py dist/*.whl`; `--only serve` tries one environment.
+Libraries have the versions of `constraints.txt`, or with `--minimums` the lowest ones that `pyproject.toml` allows
+(`make test-minimums`). The environments are made in a temporary folder, which is removed.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.server
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 import traceback
@@ -32,7 +34,7 @@ class CommandFailed(Exception):
 
 
 class Environment:
-    """A new virtual environment with the wheel, beside a tiny classifier, a tiny model and texts."""
+    """A new virtual environment with the wheel, beside a tiny classifier, two tiny models and texts."""
 
     def __init__(self, folder: Path, requirement: str, constraints: Path):
         self.folder = folder
@@ -105,8 +107,34 @@ def _check_runtime(env: Environment, backend: str) -> None:
 
 
 def check_serve(env: Environment) -> None:
-    command = [env.folder / "env" / "bin" / "offramp", "serve", "model", "--port", "0"]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env.check_missing("otel", "serve", "model", "--otel")
+    _check_server(env)
+
+
+def check_otel(env: Environment) -> None:
+    """Serve with tracing, and receive the span of the request."""
+    paths: list[str] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        _check_server(env, "--otel", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}")
+        collector.shutdown()
+    assert paths == ["/v1/traces"], paths
+
+
+def _check_server(env: Environment, *options: str, **variables: str) -> None:
+    command = [env.folder / "env" / "bin" / "offramp", "serve", "model", "--port", "0", *options]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | variables
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=env.folder, env=environment)
     try:
         assert process.stdout is not None
@@ -126,6 +154,17 @@ def check_serve(env: Environment) -> None:
         assert process.wait(60) == 128 + 15
 
 
+def check_sentencepiece(env: Environment) -> None:
+    """Predict with a tokenizer that comes as a .model file only."""
+    for file in (env.folder / "albert").glob("tokenizer*"):
+        file.unlink()
+    train = "import sentencepiece as s, sys; s.SentencePieceTrainer.train(input=sys.argv[1], model_prefix=sys.argv[2], "
+    train += "vocab_size=35, user_defined_symbols=['[CLS]', '[SEP]', '[MASK]', '<pad>'], hard_vocab_limit=False)"
+    env.python("-c", train, "texts.txt", "albert/spiece")
+    env.offramp("predict", "albert", "texts.txt", "--output", "answers.csv")
+    assert len((env.folder / "answers.csv").read_text().splitlines()) == 1 + 600
+
+
 def check_ray(env: Environment) -> None:
     env.offramp("predict", "model", "texts.txt", "--engine", "ray", "--workers", "1", "--output", "answers")
     count = "import pyarrow.parquet as p, sys; print(sum(len(p.read_table(f)) for f in sys.argv[1:]))"
@@ -138,6 +177,8 @@ CHECKS: dict[str, Callable[[Environment], None]] = {  # by extras
     "train,onnx": check_onnx,
     "train,openvino": check_openvino,
     "serve": check_serve,
+    "serve,otel": check_otel,
+    "sentencepiece": check_sentencepiece,
     "ray": check_ray,
 }
 
@@ -152,31 +193,28 @@ def minimums() -> str:
 
 
 def write_inputs(folder: Path) -> None:
-    """Write a tiny classifier, a tiny model with exits, and texts."""
+    """Write a tiny classifier, two tiny models with exits, and texts."""
     sys.path.insert(0, str(ROOT))
     from tests.adaptation.test_adapt import classifier, random_texts, write
     from tests.tiny import adaptive
 
     classifier("bert", folder / "classifier", 2)
     adaptive("bert", folder / "encoder", labels=["no", "yes"], policy="entropy:0.5").save_pretrained(folder / "model")
+    adaptive("albert", folder / "encoder", labels=["no", "yes"]).save_pretrained(folder / "albert")
     write(folder / "texts.txt", random_texts(600))
 
 
 def main() -> None:
-    """Build the wheel if none is given, and run the checks of every environment."""
+    """Run the checks of every environment."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wheel", type=Path, help="a wheel that has been built")
+    parser.add_argument("wheel", type=Path)
     parser.add_argument("--only", choices=[*CHECKS], help="only the environment with these extras")
     parser.add_argument(
         "--minimums", action="store_true", help="install the lowest versions that pyproject.toml allows"
     )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="offramp-wheels-") as name:
-        root, wheel = Path(name), args.wheel
-        if wheel is None:
-            build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", root / "dist", ROOT]
-            subprocess.run([str(part) for part in build], check=True, stdout=subprocess.DEVNULL)
-            (wheel,) = (root / "dist").glob("*.whl")
+        root = Path(name)
         constraints = ROOT / "constraints.txt"
         if args.minimums:
             constraints = root / "minimums.txt"
@@ -184,7 +222,7 @@ def main() -> None:
         failed = [
             extras
             for extras in (CHECKS if args.only is None else [args.only])
-            if not works(extras, root / (extras.replace(",", "-") or "bare"), wheel, constraints)
+            if not works(extras, root / (extras.replace(",", "-") or "bare"), args.wheel, constraints)
         ]
     sys.exit(f"{len(failed)} failed" if failed else 0)
 

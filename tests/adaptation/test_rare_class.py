@@ -44,7 +44,7 @@ def moderation(tmp_path_factory):
 def adapt(moderation, output, *options):
     file = output.parent / "texts.txt"
     file.write_text("".join(f"{text}\n" for text in texts(TEXTS, 2)))
-    exits = ("--exits", "1,4", "--convolution", 0, "--variations", 0, "--epochs", 6)
+    exits = ("--exits", "1,4", "--convolution", 0, "--variations", 0, "--epochs", 4)
     return main([str(part) for part in ("adapt", moderation, file, *exits, "-o", output, *options)])
 
 

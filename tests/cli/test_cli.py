@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -258,48 +258,46 @@ def limit_files(size: int) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_standard_output_exits_with_2(model, texts):
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "offramp", "predict", model, texts], stdout=full, stderr=subprocess.PIPE, check=False
-        )
-    assert done.returncode == 2
-    assert b"Cannot write standard output: No space left on device" in done.stderr
+    (done,) = programs.run((programs.interpreter, ["predict", model, texts], print_to, "/dev/full"))
+    assert done.code == 2
+    assert "Cannot write standard output: No space left on device" in done.stderr
+
+
+def print_to(file: str) -> None:
+    """Redirect standard output of this process."""
+    os.dup2(os.open(file, os.O_WRONLY), 1)
 
 
 def test_a_closed_pipe_is_not_an_error(model, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("a lovely film\n" * 20_000)
-    done = subprocess.run(
-        f"{sys.executable} -m offramp predict {model} {file} | head -n 1", shell=True, capture_output=True, check=False
-    )
-    assert done.stdout.count(b"\n") == 1
-    assert done.stderr == b""
-
-
-def reset_sigint() -> None:
-    """Handle Ctrl-C as at a terminal; background jobs of a shell ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    process = programs.Started(programs.interpreter, ["predict", model, file])
+    assert json.loads(process.stdout.readline())["label"]
+    process.stdout.close()  # as `head -n 1` does
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 0
 
 
 def test_ctrl_c_exits_with_130_and_writes_nothing(model, tmp_path):
     """The input is a pipe that never ends."""
-    read, write = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "offramp", "predict", model, "-", "--output", tmp_path / "out.jsonl"],
-        stdin=read,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        preexec_fn=reset_sigint,
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = programs.Started(
+        programs.offramp, ["predict", model, "-", "--output", tmp_path / "out.jsonl"], read_from, pipe
     )
-    os.close(read)
+    write = os.open(pipe, os.O_WRONLY)
     os.write(write, b"a lovely film\n" * 100)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".out.jsonl*.part")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(tmp_path.glob(".out.jsonl*.part"))
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
     os.close(write)
-    assert process.returncode == 130
-    assert error.count(b"\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert process.stderr.read().count("\n") == 1
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def read_from(file: Path) -> None:
+    """Redirect standard input of this process."""
+    sys.stdin = file.open()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, f1_score
 
 from offramp import AdaptiveModel
@@ -181,7 +182,8 @@ def test_intervals_contain_the_value_and_narrow_with_rows(run):
         <= results["chosen"]["difference"]
         <= results["chosen"]["difference_interval"][1]
     )
-    assert exact_proportion(100, 100)[0] == pytest.approx(0.025 ** (1 / 100), abs=1e-3)
+    for count, total in ((0, 1), (1, 1), (0, 50), (3, 50), (100, 100), (9_990, 10_000)):
+        assert exact_proportion(count, total) == pytest.approx(binomtest(count, total).proportion_ci(0.95), abs=1e-9)
     few, many = (np.arange(count) % 4 == 0 for count in (100, 10_000))
     assert np.ptp(bootstrap_mean(few)) > 5 * np.ptp(bootstrap_mean(many))
     low, high = bootstrap(lambda p, y: f1_score(y, p), few, np.roll(few, 1) | few)

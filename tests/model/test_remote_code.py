@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from offramp import AdaptiveModel
+from tests.programs import Completed
 from tests.tiny import adaptive
 
-WITH = """
+CODE = """
 import sys
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 folder = sys.argv[1]
@@ -25,11 +22,6 @@ classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(type(model).__module__, classify("a lovely film")[0]["label"])
 model.save_pretrained(sys.argv[2])
 """
-WITHOUT = f"""
-import sys
-sys.path.append({sysconfig.get_path("purelib")!r})  # without the editable install of offramp
-{WITH}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +31,13 @@ def folder(tmp_path_factory) -> str:
     return str(root / "model")
 
 
-def run(folder: str, code: str, *options: str, cache) -> subprocess.CompletedProcess:
-    environment = os.environ | {"HF_MODULES_CACHE": str(cache)}
-    command = [sys.executable, *options, "-c", code, folder, str(cache / "saved")]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+def run(fresh, folder: str, cache: Path, hidden: str = "") -> Completed:
+    return fresh.run(CODE, folder, str(cache / "saved"), hidden=hidden, HF_MODULES_CACHE=str(cache))
 
 
-def test_with_offramp_installed_trust_remote_code_loads_the_model(folder, tmp_path):
-    done = run(folder, WITH, cache=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_with_offramp_installed_trust_remote_code_loads_the_model(fresh, folder, tmp_path):
+    done = run(fresh, folder, tmp_path)
+    assert done.code == 0, done.stderr
     module, label = done.stdout.split()
     (expected,) = AdaptiveModel.from_pretrained(folder).predict(["a lovely film"])
     assert (module, label) == ("offramp.model.adaptive", expected.label)
@@ -57,9 +47,9 @@ def test_with_offramp_installed_trust_remote_code_loads_the_model(folder, tmp_pa
     assert config["auto_map"] == json.loads(Path(folder, "config.json").read_text())["auto_map"]
 
 
-def test_without_offramp_transformers_names_the_package_to_install(folder, tmp_path):
-    done = run(folder, WITHOUT, "-S", cache=tmp_path)
-    assert done.returncode == 1
+def test_without_offramp_transformers_names_the_package_to_install(fresh, folder, tmp_path):
+    done = run(fresh, folder, tmp_path, hidden="offramp")
+    assert done.code == 1
     error = done.stderr.strip().splitlines()[-1]
     assert "requires the following packages" in error and "offramp" in error and "pip install offramp" in error
 

@@ -148,7 +148,7 @@ def adapt(
     overwrite: bool = False,
     **guarantee: Unpack[GuaranteeArguments],
 ) -> AdaptResult:
-    """Make a fine-tuned classifier or regression model faster, with a guarantee on its predictions.
+    """Make a fine-tuned classifier, regression model, reranker or tagger faster, with a guarantee on its predictions.
 
     The encoder and the head of the model are not changed. Early exits are trained to reproduce its predictions, the
     fastest set of exits is kept, and held-out texts test the guarantee. No labels are needed.

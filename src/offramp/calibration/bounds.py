@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import bdtr
 
 from offramp.errors import BadValue
@@ -65,7 +64,7 @@ def hoeffding_bentkus(losses: Losses, risk: float, level: float) -> float:
     mean = min(total / rows, risk)
     hoeffding = math.exp(-rows * (_divergence(mean, risk)))
     errors = math.ceil(total - 1e-9)  # floating-point sums of integers may be slightly too large
-    bentkus = math.e * float(stats.binom.cdf(errors, rows, risk))
+    bentkus = math.e * float(bdtr(errors, rows, risk))
     return min(1.0, hoeffding, bentkus)
 
 

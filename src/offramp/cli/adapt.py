@@ -1,4 +1,4 @@
-"""Make a fine-tuned classifier faster, with a guarantee on its predictions. No labels are needed.
+"""Make a fine-tuned model faster, with a guarantee on its predictions. No labels are needed.
 
 MODEL is a fine-tuned classifier, regression model, reranker or tagger. TEXTS is a file with a few thousand texts, text
 pairs or rankings like those the model will see: plain text, TSV, CSV, JSON (lines or an array), Parquet or CoNLL

@@ -3,12 +3,12 @@
 Baselines: the plain Hugging Face model and its pipeline, bfloat16 if the CPU supports it, the full model on ONNX
 Runtime and OpenVINO in every precision, in torch.compile, torch int8, torchao, CTranslate2 and llama.cpp where they are
 installed, and a shallower static model of equal cost. offramp runs on torch and on every export, each with its
-calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction
-of predictions equal to those of the full model in float32.
+calibrated policy. All entries take turns; times include tokenization. Agreement is the fraction of predictions equal to
+those of the full model in float32.
 
-For token classification and rerankers, the other libraries are left out. For a reranker, int8 models at full depth
-that rerank only the first documents are added. The batch size is the number of queries per call. Agreement is the part
-of the full model's top k that is kept.
+Other libraries are not compared for rerankers and token classification. For a reranker, the batch size is the number of
+queries per call, agreement is the fraction of the full model's top k that is kept, and int8 models at full depth that
+score only the first documents are further baselines.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The guarantee limits either the predictions that differ from the full model's (no labels needed) or the accuracy lost.
 It also limits the changed predictions of every class.
+
 By default the calibration rows are those that training held out. Other rows must not have been trained on. If no
 threshold satisfies the guarantee, the policy is not changed and the exit code is 1.
 """

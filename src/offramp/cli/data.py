@@ -19,7 +19,7 @@ OPTIONS = {
     "label-column": ("NAME", "your own data: column with the label (default: as in training, else label)"),
     "metric": ("M", "your own data: main metric"),
 }
-FILE = "file or folder of texts instead of a split: text, TSV, CSV, JSON or Parquet, with or without labels"
+FILE = "file or folder of texts instead of a split: text, TSV, CSV, JSON, Parquet or CoNLL, with or without labels"
 
 
 def add_data(parser: argparse.ArgumentParser, rows: str) -> None:

@@ -29,7 +29,7 @@ from offramp.errors import BadValue, OfframpError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
-    "adapt": "make a fine-tuned classifier faster, with a guarantee on its predictions (no labels needed)",
+    "adapt": "make a fine-tuned model faster, with a guarantee on its predictions (no labels needed)",
     "train": "add exits to an encoder and train them with a published recipe",
     "evaluate": "measure the quality of every exit and the speed–quality trade-off of every exit policy",
     "compare": "compare several evaluations in one figure and in tables",
@@ -47,8 +47,9 @@ COMMANDS = {
 DESCRIPTION = """\
 Early exits for BERT-style encoders: easy inputs stop after a few layers, hard ones use all of them.
 
-adapt takes a fine-tuned classifier, train takes a pre-trained encoder, convert takes a published checkpoint, compare
-takes the folders of evaluations. The other commands take an offramp model: a folder or a name on the Hugging Face Hub.
+adapt takes a fine-tuned classifier, reranker or tagger, train takes a pre-trained encoder, convert takes a published
+checkpoint, compare takes the folders of evaluations, audit takes the state files of servers. The other commands take an
+offramp model: a folder or a name on the Hugging Face Hub.
 
 Results go to standard output, warnings and progress to standard error.
 """

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from offramp.answers import MULTI_LABEL, RANKING, REGRESSION, SINGLE_LABEL, SPAN, TOKEN, AnswerType
 from offramp.answers.overlap import exact_match, token_f1
@@ -42,10 +41,14 @@ class Metric:
 
 
 def _pearson(predictions: LabelArray, labels: LabelArray) -> float:
+    from scipy import stats  # slow to import
+
     return _correlation(stats.pearsonr, predictions, labels)
 
 
 def _spearman(predictions: LabelArray, labels: LabelArray) -> float:
+    from scipy import stats
+
     return _correlation(stats.spearmanr, predictions, labels)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import betaincinv
 
 __all__ = ["bootstrap", "bootstrap_mean", "exact_proportion"]
 
@@ -37,8 +37,10 @@ def bootstrap(compute: Callable[..., float], *columns: NDArray[Any], seed: int =
 
 def exact_proportion(count: int, rows: int) -> Interval:
     """Return the Clopper-Pearson interval of a proportion, which is valid at 0 and 100 % too."""
-    interval = stats.binomtest(count, rows).proportion_ci(CONFIDENCE)
-    return float(interval.low), float(interval.high)
+    tail = (1 - CONFIDENCE) / 2
+    low = float(betaincinv(count, rows - count + 1, tail)) if count > 0 else 0.0
+    high = float(betaincinv(count + 1, rows - count, 1 - tail)) if count < rows else 1.0
+    return low, high
 
 
 def _percentiles(values: Sequence[float] | NDArray[np.float64]) -> Interval:
