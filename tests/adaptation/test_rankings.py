@@ -144,6 +144,9 @@ def test_too_few_queries_and_other_models_are_rejected(original, tmp_path, capsy
     save_classifier("bert", tmp_path / "three", 3)
     capsys.readouterr()
     assert "has 3 outputs" in fails(capsys, "adapt", tmp_path / "three", file, "--output", tmp_path / "out")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a text\n" * 20)
+    assert "give queries with lists of documents" in fails(capsys, "adapt", original, texts, "--output", tmp_path / "o")
 
 
 def test_exported_is_torch(fast, tmp_path):
