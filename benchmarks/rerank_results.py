@@ -97,12 +97,7 @@ class Study:
         """The reranker with all exits, trained on the training rankings."""
         folder, args = self.args.work / "model", self.args
         if not folder.is_dir():
-            torch.manual_seed(42)
-            options = {"top_k": max(TOPS)} | ({} if args.template is None else {"template": args.template})
-            exits = args.exits if args.exits in ("auto", "all") else [int(layer) for layer in args.exits.split(",")]
-            attached = ExitOptions(exits, "attention", problem_type="ranking", convolution=128, answer_options=options)
-            model = load_with_new_exits(args.reranker, attached)
-            model.config.max_tokens = args.max_length
+            model = self.untrained()
             states = self.states(model)
             start = time.process_time()
             heads = [model.exits.at(point) for point in model.exits.points[:-1]]
@@ -115,15 +110,30 @@ class Study:
         model = AdaptiveModel.from_pretrained(folder).eval()
         return model
 
-    def states(self, model: AdaptiveModel) -> States:
-        """Return the encoder states of the training rankings; they stay in WORK."""
-        folder = self.args.work / "states"
+    def untrained(self) -> AdaptiveModel:
+        """Return the reranker with new exits."""
+        args = self.args
+        torch.manual_seed(42)
+        options = {"top_k": max(TOPS)} | ({} if args.template is None else {"template": args.template})
+        exits = args.exits if args.exits in ("auto", "all") else [int(layer) for layer in args.exits.split(",")]
+        heads = {"convolution": args.convolution, "interaction": args.interaction}
+        attached = ExitOptions(exits, "attention", problem_type="ranking", **heads, answer_options=options)
+        model = load_with_new_exits(args.reranker, attached)
+        model.config.max_tokens = args.max_length
+        return model
+
+    def states(self, model: AdaptiveModel, part: str = "training") -> States:
+        """Return the encoder states of rankings, computed in int8; they stay in WORK."""
+        folder = self.args.work / ("states" if part == "training" else f"states-{part}")
         facts = folder / "rows.npz"
         if not facts.is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            texts = RANKING.training_examples(self.examples("training"), self.args.rows, 42)
-            states = record_states(model, texts, folder)
+            texts = RANKING.training_examples(self.examples(part), self.args.rows, 42)
+            scales = RANKING.training_examples(self.examples("training")[:32], 256, 42)
+            options = ExportOptions("onnx", self.args.int8, force=True, threads=1)
+            exporter = Exporter(model, Texts(), options, quiet=True, shared=GraphSource(model, scales))
+            states = record_states(model, texts, folder, exported=exporter.runner(exporter.make()))
             np.savez(facts, lengths=states.lengths, teacher=states.teacher.numpy(), rows=states.rows)
         saved = np.load(facts)
         shape = (int(saved["lengths"].sum()), len(model.exits.points) - 1, model.config.hidden_size)
@@ -439,6 +449,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for exits and traces")
     parser.add_argument("--template")
     parser.add_argument("--exits", default="auto")
+    parser.add_argument("--convolution", type=int, default=128)
+    parser.add_argument("--interaction", type=int, default=0)
     parser.add_argument("--int8", default="token")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=12_000, help="rows that train the exits")
@@ -451,8 +463,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
         "--only",
-        choices=["full", "exits", "settings"],
-        help="one of the first two steps, which may run in parallel, or all but the timing",
+        choices=["states", "full", "exits", "settings"],
+        help="one of the first three steps, of which `full` may run beside the others, or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -461,6 +473,10 @@ def main() -> None:
     study = Study(args)
     if args.only == "full":
         record_full(args, args.work / "full.safetensors", study.examples("selection", "testing", "unused"))
+        return
+    if args.only == "states":
+        for part in PARTS[:2]:
+            study.states(study.untrained(), part)
         return
     if args.only == "exits":
         assert study.model

@@ -113,7 +113,7 @@ def train(args: argparse.Namespace) -> None:
             scores = model(**inputs).logits[:, 0].float()
         loss = loss_of(scores, labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
