@@ -1,6 +1,6 @@
 """Rerank with early exits, at full depth, and fewer candidates at full depth: overlap of the top k against time.
 
-    python benchmarks/rerank.py FAST RANKINGS [--backend onnx] [--json FILE]
+    python benchmarks/rerank.py FAST RANKINGS [--backend onnx] [--json results/rerank/other_data/cisi.json]
 
 FAST is a reranker that `offramp adapt` made, RANKINGS a file of queries that neither its training nor its adaptation
 used; `relevant` holds judgements, if any. The documents are in the order of the first-stage retriever, so the rival is

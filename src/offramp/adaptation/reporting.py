@@ -157,7 +157,7 @@ def _describe(
         changed, risk = f"{100 * (1 - shared):.1f} %", f"the risk of {100 * plan.guarantee.risk:g} %"
         comparison = "more" if 1 - shared > plan.guarantee.risk else "less"
         lines.append(
-            f"Ordinary int8 is faster here. It changes {changed} of the predictions, {comparison} than {risk}, and has "
+            f"Ordinary int8 is faster here. It has {changed} {answer_type.change_name}, {comparison} than {risk}, and "
             "no guarantee."
         )
     return MeasuredSpeed(plain / own, full / own, "\n".join(lines))

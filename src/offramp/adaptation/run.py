@@ -156,6 +156,12 @@ def _check_output(output: Path, name: str, data: InputData, overwrite: bool) -> 
 
 def _check_options(model: AdaptiveModel, guarantee: Guarantee, options: AdaptOptions) -> None:
     """Raise if the options do not fit the model, before anything is computed."""
+    if model.config.answer_type.needs_tolerance and guarantee.tolerance is None:
+        raise BadValue(
+            f"{model.name_or_path} has one output. If it is a reranker, give queries with lists of documents "
+            "(`query` and `documents`). If it is a regression, set `tolerance=`: the largest difference that still "
+            "counts as equal."
+        )
     guarantee.check(model.config.answer_type, False, model.config.labels)
     policy, backend = options.tuning.policy, options.tuning.backend
     if policy not in (AUTO, *TUNABLE, *GROUPED):

@@ -76,6 +76,7 @@ class AnswerType(ABC):
     input_names: ClassVar[str] = "texts"
     row_name: ClassVar[str] = "text"  # noun for a row that the model runs
     agreement_name: ClassVar[str] = "same predictions"
+    change_name: ClassVar[str] = "changed predictions"
     outcome_noun: ClassVar[str] = "class"  # noun for a column of `outcomes`
     outcome_nouns: ClassVar[str] = "classes"
     outcome_note: ClassVar[str] = "Of the tested texts that the full model assigns to a class, how many keep it:"

@@ -55,6 +55,7 @@ class Ranking(AnswerType):
     input_names: ClassVar[str] = "queries"
     row_name: ClassVar[str] = "document"
     agreement_name: ClassVar[str] = "of the full model's top documents"
+    change_name: ClassVar[str] = "missing top documents"
     inputs: ClassVar[tuple[str, ...] | None] = RANKING_INPUTS
     truncation_note: ClassVar[str] = "longer pairs are truncated"
     submission_formats: ClassVar[tuple[str, ...]] = ()

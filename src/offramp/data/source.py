@@ -133,6 +133,11 @@ def text_columns(source: Source, columns: Collection[str]) -> tuple[str | None, 
 
 def missing_pair_message(source: Source) -> str:
     """Return the message for single texts where the model expects pairs."""
+    if source.inputs == RANKING_INPUTS:
+        return (
+            "the model ranks documents for queries, so each JSON line needs `query` and `documents` "
+            "(`input_format='jsonl'`), or a table needs the columns `query` and `document`."
+        )
     text, pair = source.inputs or ("", "")
     return (
         f"the model was trained on pairs ({text}, {pair}), and the second text is missing; use `pair_column=` to name "

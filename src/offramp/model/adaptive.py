@@ -117,6 +117,7 @@ class AdaptiveModel(PreTrainedModel):
         queries: int = QUERIES,
         query_width: int = QUERY_WIDTH,
         convolution: int = 0,
+        interaction: int = 0,
         answer_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> AdaptiveModel:
@@ -140,6 +141,7 @@ class AdaptiveModel(PreTrainedModel):
             queries: Number of queries of attention heads.
             query_width: Size of each query's output.
             convolution: Channels of a convolution over neighbouring tokens, for attention heads on layers 0 to 2.
+            interaction: Projections by which tokens of a row are compared, for attention heads on layers 0 to 4.
             answer_options: For a ranking: `activation`, `template` and `top_k` (default: what the checkpoint implies).
             options: Passed to `from_pretrained` of transformers, such as `revision` and `dtype`.
         """
@@ -157,6 +159,7 @@ class AdaptiveModel(PreTrainedModel):
             queries,
             query_width,
             convolution,
+            interaction,
             answer_options,
         )
         options = with_dtype(options)

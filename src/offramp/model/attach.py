@@ -20,7 +20,16 @@ from offramp.encoders import Family, HeadModules
 from offramp.errors import BadModel, BadValue, UnknownName
 from offramp.files.load_errors import loading
 from offramp.model.config import AdaptiveConfig, family_of
-from offramp.model.exit_spec import CONVOLUTION_LAYERS, HEADS, POOLINGS, QUERIES, QUERY_WIDTH, ExitSpec, exit_layers
+from offramp.model.exit_spec import (
+    CONVOLUTION_LAYERS,
+    HEADS,
+    INTERACTION_LAYERS,
+    POOLINGS,
+    QUERIES,
+    QUERY_WIDTH,
+    ExitSpec,
+    exit_layers,
+)
 
 __all__ = ["HUB_OPTIONS", "AttachResult", "ExitOptions", "add_exits", "attach"]
 
@@ -46,6 +55,7 @@ class ExitOptions:
     queries: int = QUERIES  # for attention heads
     query_width: int = QUERY_WIDTH
     convolution: int = 0  # channels, for attention heads on layers 0 to 2
+    interaction: int = 0  # projections, for attention heads on the first layers
     answer_options: Mapping[str, Any] | None = None  # of the answer type, instead of what the checkpoint implies
 
     @property
@@ -296,7 +306,16 @@ def _build_specs(layers: Sequence[int], heads: str, pooling: str, exit_options: 
     if heads != "attention":
         return [ExitSpec(layer, heads, pooling) for layer in layers]
     return [
-        ExitSpec(layer, heads, pooling, 1.0, queries, width, channels if layer <= CONVOLUTION_LAYERS else 0)
+        ExitSpec(
+            layer,
+            heads,
+            pooling,
+            1.0,
+            queries,
+            width,
+            channels if layer <= CONVOLUTION_LAYERS else 0,
+            exit_options.interaction if layer <= INTERACTION_LAYERS else 0,
+        )
         for layer in layers
     ]
 

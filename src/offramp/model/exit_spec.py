@@ -26,6 +26,7 @@ POOLINGS = {
 }
 QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
 CONVOLUTION, CONVOLUTION_LAYERS = 128, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
+INTERACTION, INTERACTION_LAYERS = 8, 4  # in `adapt` of rerankers: projections, and the deepest layer that has them
 MAX_QUERIES = 4096
 MAX_TEMPERATURE = 1_000_000
 AUTO_ALL, AUTO_DENSE = 6, 4  # "auto": all layers up to this depth, else the first four and every second
@@ -45,6 +46,7 @@ class ExitSpec:
     queries: int = QUERIES  # for attention heads
     width: int = QUERY_WIDTH  # output size of each query
     convolution: int = 0  # channels of a convolution over neighbouring tokens; 0: none
+    interaction: int = 0  # for attention heads: projections by which tokens of a row are compared; 0: none
 
     def __post_init__(self) -> None:
         if not is_number(self.temperature) or not 0 < self.temperature <= MAX_TEMPERATURE:
@@ -61,13 +63,18 @@ class ExitSpec:
                 f"The exit on layer {self.layer!s:.20} has head {self.head!r} with pooling {self.pooling!r}; head "
                 "'attention' needs pooling 'queries', and other heads do not support it."
             )
-        for name, minimum in (("queries", 1), ("width", 1), ("convolution", 0)):
+        for name, minimum in (("queries", 1), ("width", 1), ("convolution", 0), ("interaction", 0)):
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int) or not minimum <= count <= MAX_QUERIES:
                 raise BadModel(
                     f"`{name}` of the exit on layer {self.layer!s:.20} must be an integer between {minimum} and "
                     f"{MAX_QUERIES:,}, got {count!r:.60}."
                 )
+        if self.interaction and self.head != "attention":
+            raise BadModel(
+                f"The exit on layer {self.layer!s:.20} has head {self.head!r} with an interaction; only attention "
+                "heads support one."
+            )
         if self.convolution and self.head != "attention" and (self.head, self.pooling) != ("linear", "tokens"):
             raise BadModel(
                 f"The exit on layer {self.layer!s:.20} has head {self.head!r} with a convolution; only attention heads "
@@ -77,10 +84,11 @@ class ExitSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the exit as a config entry; `queries` and `width` only for attention heads.
 
-        Without a convolution the entry has no such key, so that fingerprints of older models stay the same.
+        Without a convolution or an interaction the entry has no such key, so that fingerprints of older models stay the
+        same.
         """
         unused = set() if self.head == "attention" else {"queries", "width"}
-        unused |= set() if self.convolution else {"convolution"}
+        unused |= {name for name in ("convolution", "interaction") if not getattr(self, name)}
         return {name: value for name, value in asdict(self).items() if name not in unused}
 
     @classmethod

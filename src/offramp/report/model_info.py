@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from offramp.answers import ANSWER_TYPES
 from offramp.policies import parse
 
 __all__ = ["format_info"]
@@ -16,6 +17,8 @@ def format_info(name: str, facts: dict[str, Any]) -> str:
     backbone = f"{facts['backbone']}, {facts['layers']} layers of {facts['hidden_size']}"
     labels = facts["labels"]
     shown = ", ".join(labels[:12]) + (f" … ({len(labels)})" if len(labels) > 12 else "")
+    if not ANSWER_TYPES[facts["problem"]].has_labels:
+        shown = ANSWER_TYPES[facts["problem"]].describe_labels(labels)
     lines = [
         f"{name}",
         f"  backbone    {backbone}, {size['backbone']:,} parameters",

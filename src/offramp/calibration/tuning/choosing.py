@@ -108,4 +108,4 @@ def describe_candidate(candidate: Candidate, layers: Sequence[int], answer_type:
     """Return a set of exits with its estimated time and risk as text."""
     exits = ", ".join(str(layers[index]) for index in candidate.exit_indices)
     time = f"{1000 * candidate.seconds:.2f} ms per {answer_type.row_name} (estimated)"
-    return f"exits on layers {exits}: {time}, {100 * candidate.risk:.1f} % changed predictions"
+    return f"exits on layers {exits}: {time}, {100 * candidate.risk:.1f} % {answer_type.change_name}"

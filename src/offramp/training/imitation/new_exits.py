@@ -66,6 +66,7 @@ def _from_classifier(name: str, options: ExitOptions) -> AdaptiveModel:
         queries=options.queries,
         query_width=options.query_width,
         convolution=options.convolution,
+        interaction=options.interaction,
         problem_type=options.problem_type,
         answer_options=options.answer_options,
     )
