@@ -8,6 +8,7 @@ from typing import Any
 from adapt_results import CASES
 from adapted_models import RESULTS as ADAPTED
 from exit_ablation import RESULTS as ABLATION
+from risk_features import RESULTS as FEATURES
 from text_curve import RESULTS as CURVE
 
 __all__ = ["sections"]
@@ -48,10 +49,18 @@ NUMBERS = """\
 70 % of them train the exits (half of a thousand, because the test needs enough rows). *variations*: per training
 text."""
 
+RISK_MODEL = """\
+### What the risk model sees
+
+`benchmarks/risk_features.py`, {date}, {cpu}. {title}, adapted with the defaults (exits {exits}), {texts:,} unused rows.
+A logistic model per exit predicts whether its prediction differs from the last exit's: from the log-odds of the
+prediction, as the policy `risk` does, and from more features. Fitted on half of the rows; fewer layers on the other
+half, at the threshold that changes 2 % of its predictions; mean ± standard deviation over {halves} random halves."""
+
 
 def sections() -> list[str]:
     """Return the lines of all sections."""
-    return [*_adapted(), *_parts(), *_numbers()]
+    return [*_adapted(), *_parts(), *_numbers(), *_features()]
 
 
 def _adapted() -> list[str]:
@@ -126,3 +135,14 @@ def _numbers() -> list[str]:
             cells += [_both(run, "differ", "{:.1f} %", 100), _layers(run), _both(run, "fewer_operations", "{:.2f} ×")]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _features() -> list[str]:
+    if not FEATURES.is_file():
+        return []
+    record = json.loads(FEATURES.read_text())
+    exits = ", ".join(map(str, record["exits"]))
+    text = RISK_MODEL.format(**record | {"title": TITLES[record["name"]], "exits": exits})
+    lines = [text, "", "| features | fewer layers |", "|---|---:|"]
+    rows = [f"| {row['features']} | {row['mean']:.2f} ± {row['deviation']:.2f} × |" for row in record["rows"]]
+    return [*lines, *rows, ""]
