@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import shutil
 import time
@@ -158,7 +159,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     file = args.work / args.set / "texts.jsonl"
     output = args.work / f"{args.name}-{args.set}-fast{args.label}"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
-    texts = unlabelled(tables, tagger)[: args.texts]
+    texts = unlabelled(tables, tagger, args.fresh)[0][: args.texts]
     write_texts(file, texts)
     result = offramp.adapt(
         tagger,
@@ -166,6 +167,8 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         text_column="tokens",
         output=output,
         risk=args.risk,
+        risk_type=args.risk_type or "disagreement",
+        class_risk=args.class_risk or "auto",
         backend="onnx",
         threads=1,
         epochs=args.head_epochs,
@@ -179,6 +182,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "texts": len(texts),
         "risk": args.risk,
+        "risk_type": args.risk_type or "disagreement",
         "holds": bool(result),
         "sentence": result.guarantee or result.reason,
         "training": {"epochs": args.head_epochs, "variations": args.variations},
@@ -198,7 +202,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
     file = args.work / args.set / "texts.jsonl"
     tables = read_set(args.set, args.data)
-    texts = unlabelled(tables, tagger)[: args.texts]
+    texts = unlabelled(tables, tagger, args.fresh)[0][: args.texts]
     write_texts(file, texts)
     if args.int8 != "auto":  # tune keeps the precision of an existing export
         scales = [text_of(text) for text in tables["dev"].texts[:256]]
@@ -223,15 +227,19 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
-    """Return the training texts that the tagger was not trained on, in a fixed order, then the others."""
+def unlabelled(tables: dict[str, Table], tagger: Path, fresh: int) -> tuple[list[Any], list[Any]]:
+    """Return training texts to adapt with, first those that the tagger was not trained on, and `fresh` of the latter.
+
+    The fresh texts are left out of the others.
+    """
     hashes = read_hashes(tagger)
     seen = set() if "train" not in hashes else set(hashes["train"].tolist())
     texts = list(tables["train"].texts)
     random.Random(SEED).shuffle(texts)
     is_seen = [key in seen for key in hash_texts(texts).tolist()]
-    order = sorted(range(len(texts)), key=lambda row: is_seen[row])
-    return [texts[row] for row in order]
+    unseen = [text for text, known in zip(texts, is_seen, strict=True) if not known]
+    kept = max(0, len(unseen) - fresh)
+    return [*unseen[:kept], *(text for text, known in zip(texts, is_seen, strict=True) if known)], unseen[kept:]
 
 
 def write_texts(file: Path, texts: list[Any]) -> None:
@@ -249,7 +257,7 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
     shutil.copytree(source, folder)
     file = args.work / args.set / "fresh.jsonl"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
-    write_texts(file, unlabelled(read_set(args.set, args.data), tagger)[args.texts : args.texts + args.fresh])
+    write_texts(file, unlabelled(read_set(args.set, args.data), tagger, args.fresh)[1])
     result = offramp.calibrate(
         folder,
         texts=file,
@@ -257,6 +265,7 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
         backend="onnx",
         risk=args.risk,
         risk_type=args.risk_type,
+        class_risk=args.class_risk or "auto",
         ledger=args.work / "tests.jsonl",
     )
     return {"risk": args.risk, "risk_type": args.risk_type, "holds": bool(result), "sentence": str(result)}
@@ -284,6 +293,8 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
         "fast": fast.answer(texts),
         "int8": int8.answer(texts, policy="never"),
     }
+    early = [point.layer for point in fast.stepper.exits[:-1]]
+    answers |= {f"layer {layer}": fast.answer(texts, policy=f"layer:{layer}") for layer in early}
     expected = answers["full"].values
     lines = {}
     for name, answer in answers.items():
@@ -347,10 +358,13 @@ def main() -> None:
     parser.add_argument("--int8", default="auto")
     parser.add_argument("--exits", default="auto", help="layers that may get an exit, such as 0,1,2")
     parser.add_argument("--label", default="", help="of another adaptation of the same tagger, such as -risk5")
-    parser.add_argument("--fresh", type=int, default=3000, help="texts to calibrate on")
+    parser.add_argument("--fresh", type=int, default=2000, help="unlabelled texts to calibrate on, not to adapt with")
+    parser.add_argument("--class-risk", type=float, help="limit for every type of entity")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     kind = f"-{args.risk_type}" if args.risk_type else ""
+    kind = "" if args.step == "adapt" else kind  # a label names another adaptation
     record = step(f"{args.step}-{args.name}-{args.set}{args.label}{kind}", args.again, lambda: STEPS[args.step](args))
     print(json.dumps(record, indent=1)[:2000])
 
