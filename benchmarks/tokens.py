@@ -140,6 +140,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     )
     return {
         "dev": result.dev,
+        "encoder": Path(args.encoder).name,
         "recipe": args.recipe,
         "exits": list(result.layers),
         "epochs": args.epochs,

@@ -43,14 +43,16 @@ def models(step: str) -> list[tuple[str, str]]:
 def trained() -> list[str]:
     """Return the table of fine-tuned taggers."""
     lines = ["## Fine-tuned taggers", ""]
-    lines += ["| tagger | data | recipe | training texts | epochs | F1 of the last exit, development texts |"]
-    lines.append("|---|---|---|---:|---:|---:|")
+    lines += ["| tagger | data | starts from | recipe | training texts | epochs | F1 of the last exit, development texts |"]
+    lines.append("|---|---|---|---|---:|---:|---:|")
     per_exit = []
     for name, data in models("train"):
         record = load(f"train-{name}-{data}") or {}
         f1 = [scores["entity_f1"] for scores in record["dev"]["dev"]]
         recipe, rows = record.get("recipe", "plain"), record["rows"] or "all"
-        lines.append(f"| {name} | {SETS[data]} | {recipe} | {rows} | {record['epochs']:g} | {100 * f1[-1]:.1f} |")
+        start = record.get("encoder", "the encoder")
+        cells = [SETS[data], start, recipe, rows, f"{record['epochs']:g}", f"{100 * f1[-1]:.1f}"]
+        lines.append(row(name, cells))
         if len(f1) > 1:
             per_exit += [
                 "",
@@ -153,7 +155,8 @@ def adaptation(record: dict[str, Any], key: str) -> list[str]:
     """Return one adaptation, and the comparisons on test texts."""
     epochs = f"; {record['training']['epochs']:g} epochs" if record["training"]["epochs"] else ""
     limited = "entities lost" if record.get("risk_type") == "lost" else "texts"
-    lines = [f"### {100 * record['risk']:g} % of {limited}", "", f"{record['texts']:,} texts without labels{epochs}.", ""]
+    lines = [f"### {100 * record['risk']:g} % of {limited}", ""]
+    lines += [f"{record['texts']:,} texts without labels{epochs}.", ""]
     lines += [record["sentence"], ""]
     if not record["holds"]:
         return lines
