@@ -43,8 +43,8 @@ def models(step: str) -> list[tuple[str, str]]:
 def trained() -> list[str]:
     """Return the table of fine-tuned taggers."""
     lines = ["## Fine-tuned taggers", ""]
-    lines += ["| tagger | data | starts from | recipe | training texts | epochs | F1 of the last exit, development texts |"]
-    lines.append("|---|---|---|---|---:|---:|---:|")
+    titles = ["data", "starts from", "recipe", "training texts", "epochs", "F1 of the last exit, development texts"]
+    lines += [row("tagger", titles), "|---|---|---|---|---:|---:|---:|"]
     per_exit = []
     for name, data in models("train"):
         record = load(f"train-{name}-{data}") or {}
