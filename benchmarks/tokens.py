@@ -228,6 +228,18 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def export(args: argparse.Namespace) -> dict[str, Any]:
+    """Export a tagger with some of its own exits in one precision, to calibrate it."""
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    if output.exists():
+        shutil.rmtree(output)
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
+    scales = [text_of(text) for text in read_set(args.set, args.data)["train"].texts[:256]]
+    result = offramp.export(output, texts=scales, backend="onnx", int8=args.int8, exits=exits_of(args), force=True)
+    return {"layers": list(result.layers), "precision": result.precision, "agreement": result.agreement}
+
+
 def unlabelled(tables: dict[str, Table], tagger: Path, fresh: int) -> tuple[list[Any], list[Any]]:
     """Return training texts to adapt with, first those that the tagger was not trained on, and `fresh` of the latter.
 
@@ -267,6 +279,8 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
         risk=args.risk,
         risk_type=args.risk_type,
         class_risk=args.class_risk or "auto",
+        policy=args.policy or (),
+        count="rows",  # some texts recur, with other capitals
         ledger=args.work / "tests.jsonl",
     )
     return {"risk": args.risk, "risk_type": args.risk_type, "holds": bool(result), "sentence": str(result)}
@@ -331,7 +345,7 @@ def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
     return seconds
 
 
-STEPS = {"train": train, "adapt": adapt, "tune": tune, "calibrate": calibrate, "check": check}
+STEPS = {"train": train, "adapt": adapt, "tune": tune, "export": export, "calibrate": calibrate, "check": check}
 
 
 def main() -> None:
@@ -360,6 +374,7 @@ def main() -> None:
     parser.add_argument("--exits", default="auto", help="layers that may get an exit, such as 0,1,2")
     parser.add_argument("--label", default="", help="of another adaptation of the same tagger, such as -risk5")
     parser.add_argument("--fresh", type=int, default=2000, help="unlabelled texts to calibrate on, not to adapt with")
+    parser.add_argument("--policy", help="to calibrate (default: the model's policy, else entropy)")
     parser.add_argument("--class-risk", type=float, help="limit for every type of entity")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
