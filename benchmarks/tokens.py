@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import shutil
 import time
@@ -139,6 +140,7 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     )
     return {
         "dev": result.dev,
+        "encoder": Path(args.encoder).name,
         "recipe": args.recipe,
         "exits": list(result.layers),
         "epochs": args.epochs,
@@ -158,7 +160,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     file = args.work / args.set / "texts.jsonl"
     output = args.work / f"{args.name}-{args.set}-fast{args.label}"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
-    texts = unlabelled(tables, tagger)[: args.texts]
+    texts = unlabelled(tables, tagger, args.fresh)[0][: args.texts]
     write_texts(file, texts)
     result = offramp.adapt(
         tagger,
@@ -166,6 +168,8 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
         text_column="tokens",
         output=output,
         risk=args.risk,
+        risk_type=args.risk_type or "disagreement",
+        class_risk=args.class_risk or "auto",
         backend="onnx",
         threads=1,
         epochs=args.head_epochs,
@@ -179,6 +183,7 @@ def adapt(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "texts": len(texts),
         "risk": args.risk,
+        "risk_type": args.risk_type or "disagreement",
         "holds": bool(result),
         "sentence": result.guarantee or result.reason,
         "training": {"epochs": args.head_epochs, "variations": args.variations},
@@ -198,7 +203,7 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
     file = args.work / args.set / "texts.jsonl"
     tables = read_set(args.set, args.data)
-    texts = unlabelled(tables, tagger)[: args.texts]
+    texts = unlabelled(tables, tagger, args.fresh)[0][: args.texts]
     write_texts(file, texts)
     if args.int8 != "auto":  # tune keeps the precision of an existing export
         scales = [text_of(text) for text in tables["dev"].texts[:256]]
@@ -223,15 +228,31 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def unlabelled(tables: dict[str, Table], tagger: Path) -> list[Any]:
-    """Return the training texts that the tagger was not trained on, in a fixed order, then the others."""
+def export(args: argparse.Namespace) -> dict[str, Any]:
+    """Export a tagger with some of its own exits in one precision, to calibrate it."""
+    output = args.work / f"{args.name}-{args.set}-fast{args.label}"
+    if output.exists():
+        shutil.rmtree(output)
+    tagger = args.tagger or args.work / f"{args.name}-{args.set}"
+    shutil.copytree(tagger, output, ignore=shutil.ignore_patterns("checkpoints*"))
+    scales = [text_of(text) for text in read_set(args.set, args.data)["train"].texts[:256]]
+    result = offramp.export(output, texts=scales, backend="onnx", int8=args.int8, exits=exits_of(args), force=True)
+    return {"layers": list(result.layers), "precision": result.precision, "agreement": result.agreement}
+
+
+def unlabelled(tables: dict[str, Table], tagger: Path, fresh: int) -> tuple[list[Any], list[Any]]:
+    """Return training texts to adapt with, first those that the tagger was not trained on, and `fresh` of the latter.
+
+    The fresh texts are left out of the others.
+    """
     hashes = read_hashes(tagger)
     seen = set() if "train" not in hashes else set(hashes["train"].tolist())
     texts = list(tables["train"].texts)
     random.Random(SEED).shuffle(texts)
     is_seen = [key in seen for key in hash_texts(texts).tolist()]
-    order = sorted(range(len(texts)), key=lambda row: is_seen[row])
-    return [texts[row] for row in order]
+    unseen = [text for text, known in zip(texts, is_seen, strict=True) if not known]
+    kept = max(0, len(unseen) - fresh)
+    return [*unseen[:kept], *(text for text, known in zip(texts, is_seen, strict=True) if known)], unseen[kept:]
 
 
 def write_texts(file: Path, texts: list[Any]) -> None:
@@ -249,7 +270,7 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
     shutil.copytree(source, folder)
     file = args.work / args.set / "fresh.jsonl"
     tagger = args.tagger or args.work / f"{args.name}-{args.set}"
-    write_texts(file, unlabelled(read_set(args.set, args.data), tagger)[args.texts : args.texts + args.fresh])
+    write_texts(file, unlabelled(read_set(args.set, args.data), tagger, args.fresh)[1])
     result = offramp.calibrate(
         folder,
         texts=file,
@@ -257,6 +278,9 @@ def calibrate(args: argparse.Namespace) -> dict[str, Any]:
         backend="onnx",
         risk=args.risk,
         risk_type=args.risk_type,
+        class_risk=args.class_risk or "auto",
+        policy=args.policy or (),
+        count="rows",  # some texts recur, with other capitals
         ledger=args.work / "tests.jsonl",
     )
     return {"risk": args.risk, "risk_type": args.risk_type, "holds": bool(result), "sentence": str(result)}
@@ -284,6 +308,8 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
         "fast": fast.answer(texts),
         "int8": int8.answer(texts, policy="never"),
     }
+    early = [point.layer for point in fast.stepper.exits[:-1]]
+    answers |= {f"layer {layer}": fast.answer(texts, policy=f"layer:{layer}") for layer in early}
     expected = answers["full"].values
     lines = {}
     for name, answer in answers.items():
@@ -319,7 +345,7 @@ def _time(runners: dict[str, Any], texts: list[Any]) -> dict[str, list[float]]:
     return seconds
 
 
-STEPS = {"train": train, "adapt": adapt, "tune": tune, "calibrate": calibrate, "check": check}
+STEPS = {"train": train, "adapt": adapt, "tune": tune, "export": export, "calibrate": calibrate, "check": check}
 
 
 def main() -> None:
@@ -347,10 +373,14 @@ def main() -> None:
     parser.add_argument("--int8", default="auto")
     parser.add_argument("--exits", default="auto", help="layers that may get an exit, such as 0,1,2")
     parser.add_argument("--label", default="", help="of another adaptation of the same tagger, such as -risk5")
-    parser.add_argument("--fresh", type=int, default=3000, help="texts to calibrate on")
+    parser.add_argument("--fresh", type=int, default=2000, help="unlabelled texts to calibrate on, not to adapt with")
+    parser.add_argument("--policy", help="to calibrate (default: the model's policy, else entropy)")
+    parser.add_argument("--class-risk", type=float, help="limit for every type of entity")
     parser.add_argument("--again", action="store_true")
     args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     kind = f"-{args.risk_type}" if args.risk_type else ""
+    kind = "" if args.step == "adapt" else kind  # a label names another adaptation
     record = step(f"{args.step}-{args.name}-{args.set}{args.label}{kind}", args.again, lambda: STEPS[args.step](args))
     print(json.dumps(record, indent=1)[:2000])
 

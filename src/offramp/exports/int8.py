@@ -20,14 +20,21 @@ import onnx
 from numpy.typing import NDArray
 
 from offramp.core.machine import has_int8_dot_products
-from offramp.exports.products import LARGEST, GraphRewriter, Range, matmul_weights, smoothing_factors
+from offramp.exports.products import (
+    ALPHA,
+    LARGEST,
+    ONE_SIDED_ALPHA,
+    GraphRewriter,
+    Range,
+    matmul_weights,
+    smoothing_factors,
+)
 
 __all__ = ["KINDS", "quantize"]
 
 Array = NDArray[Any]
 KINDS = ("static", "token", "dynamic")
 TINY = 1e-8  # minimum scale, for tokens of zeros
-ONE_SIDED = 0.25  # an activation is one-sided if its minimum is smaller than this fraction of its maximum
 MICROSOFT = "com.microsoft"
 
 
@@ -57,8 +64,10 @@ def quantize(
             continue
         if name not in inputs:  # quantised once, even if several products read it
             weights = [weight for _, weight in products[name]]
-            factors = smoothing_factors(known[name], weights) if smooth and name in known else None
-            inputs[name] = _Activation(name, factors, known.get(name))
+            inputs[name] = activation = _Activation(name, None, known.get(name))
+            if smooth and activation.range is not None:
+                alpha = ONE_SIDED_ALPHA if method == "token" and activation.is_one_sided else ALPHA
+                activation.factors = smoothing_factors(activation.range, weights, alpha)
             (_quantise_per_token if method == "token" else _quantise_static)(rewriter, inputs[name])
         (_multiply_per_token if method == "token" else _multiply_static)(rewriter, node, inputs[name], weight)
     rewriter.finish()
@@ -79,8 +88,8 @@ class _Activation:
 
     @property
     def is_one_sided(self) -> bool:
-        """Whether its values are hardly below zero, as after GELU and ReLU: zero in the middle would waste a bit."""
-        return self.range is not None and -self.range.low.min() < ONE_SIDED * self.range.high.max()
+        """Whether its values are known to be hardly below zero."""
+        return self.range is not None and self.range.is_one_sided
 
     @property
     def low(self) -> Array:

@@ -14,6 +14,8 @@ from onnx import helper, numpy_helper
 from offramp.core.machine import has_int8_dot_products
 
 __all__ = [
+    "ALPHA",
+    "ONE_SIDED_ALPHA",
     "GraphRewriter",
     "Range",
     "largest_weight",
@@ -25,6 +27,8 @@ __all__ = [
 
 Array = NDArray[Any]
 ALPHA = 0.8  # SmoothQuant's migration strength
+ONE_SIDED_ALPHA = 0.5  # of one-sided activations with all 256 values per token, which leave fewer errors to migrate
+ONE_SIDED = 0.25  # an activation is one-sided if its minimum is smaller than this fraction of its maximum
 LARGEST = 127
 LARGEST_OF_7_BITS = 63  # 2 · 255 · 63 fits into 16 bits
 
@@ -57,6 +61,11 @@ class Range:
         """Include more tokens."""
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         self.total, self.tokens = self.total + other.total, self.tokens + other.tokens
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether values are hardly below zero, as after GELU and ReLU: zero in the middle would waste a bit."""
+        return bool(-self.low.min() < ONE_SIDED * self.high.max())
 
     @property
     def mean(self) -> Array:
@@ -113,11 +122,11 @@ def observe_ranges(model: onnx.ModelProto, feeds: Iterable[Mapping[str, Array]])
     return ranges, outputs
 
 
-def smoothing_factors(range_: Range, weights: Iterable[Array]) -> Array:
+def smoothing_factors(range_: Range, weights: Iterable[Array], alpha: float = ALPHA) -> Array:
     """Return per channel the factor that moves from an activation to its weights (SmoothQuant, arXiv:2211.10438)."""
     activation = np.maximum(np.maximum(np.abs(range_.low), np.abs(range_.high)), 1e-5)
     largest = np.maximum(np.max([np.abs(weight).max(1) for weight in weights], axis=0), 1e-5)
-    factor: Array = np.clip(activation**ALPHA / largest ** (1 - ALPHA), 1e-3, 1e3).astype(np.float32)
+    factor: Array = np.clip(activation**alpha / largest ** (1 - alpha), 1e-3, 1e3).astype(np.float32)
     return factor
 
 
