@@ -158,15 +158,23 @@ class Study:
         """Layers of the reranker."""
         return self.model.config.num_layers
 
+    @property
+    def files(self) -> list[Path]:
+        """The files with the scores of the full model and of the exits."""
+        return [self.args.work / f"{name}.safetensors" for name in ("full", "exits")]
+
+    def record_exits(self) -> None:
+        """Record int8 outputs of all exits on all but the training rankings, unless that is done."""
+        if not self.files[1].is_file():
+            examples = self.examples("selection", "testing", "unused")
+            record(self.runner(self.args.int8), examples, None, self.files[1], "rankings", progress=False)
+
     def trace(self) -> Trace:
-        """Return int8 outputs of all exits, compared with the full model in float32, on all but training rankings."""
-        files = [self.args.work / f"{name}.safetensors" for name in ("full", "exits")]
-        examples = self.examples("selection", "testing", "unused")
-        if not files[0].is_file():
-            record_full(self.args, files[0], examples)
-        if not files[1].is_file():
-            record(self.runner(self.args.int8), examples, None, files[1], "rankings", progress=False)
-        full, exits = map(read_trace, files)
+        """Return int8 outputs of all exits, compared with the full model in float32."""
+        if not self.files[0].is_file():
+            record_full(self.args, self.files[0], self.examples("selection", "testing", "unused"))
+        self.record_exits()
+        full, exits = map(read_trace, self.files)
         return replace(exits, reference_logits=np.asarray(full.logits[:, -1]))
 
 
@@ -463,8 +471,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
         "--only",
-        choices=["states", "full", "exits", "settings"],
-        help="one of the first three steps, of which `full` may run beside the others, or all but the timing",
+        choices=["states", "full", "exits", "trace", "settings"],
+        help="one of the first four steps, of which `full` may run beside the others, or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -472,7 +480,7 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     study = Study(args)
     if args.only == "full":
-        record_full(args, args.work / "full.safetensors", study.examples("selection", "testing", "unused"))
+        record_full(args, study.files[0], study.examples("selection", "testing", "unused"))
         return
     if args.only == "states":
         for part in PARTS[:2]:
@@ -480,6 +488,9 @@ def main() -> None:
         return
     if args.only == "exits":
         assert study.model
+        return
+    if args.only == "trace":
+        study.record_exits()
         return
     file = RESULTS / f"{args.name}.json"
     result: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
