@@ -9,7 +9,8 @@ guarantees, and the last are used for nothing else. Guarantees and milliseconds 
 candidates of each query (`--candidates`). Exits, graphs and traces stay in WORK, and a step whose files exist is
 skipped. The record is results/rerank/NAME.json.
 
-The guarantees compare with the full model in float32, and, in `against_int8`, with the full model in the same int8.
+The guarantees compare with the full model in float32, and with `--against-int8` also with the full model in the same
+int8.
 The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that all guarantees share the
 trained exits and one pass over the queries.
 """
@@ -466,6 +467,7 @@ def main() -> None:
     for part, count in zip(PARTS, (400, 80, 200, 200), strict=True):
         parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[50, 100])
+    parser.add_argument("--against-int8", action="store_true")
     parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
@@ -509,14 +511,14 @@ def main() -> None:
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
         settings = choose(study, trace, measured_costs(study, trace))
         save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
-    if "against_int8" not in result:
+    if args.against_int8 and "against_int8" not in result:
         trace = study.trace()
         own = replace(trace, reference_logits=np.asarray(trace.logits[:, -1]))  # int8 at full depth
         save(against_int8=choose(study, own, measured_costs(study, own)))
     if args.save is not None:
         save_model(study, result["settings"], args.save)
     if "times" not in result and args.only is None:
-        times = measure_time(study, result["settings"], result["against_int8"])
+        times = measure_time(study, result["settings"], result.get("against_int8", []))
         machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
         save(times=times, timed=machine, rounds=args.rounds)
 

