@@ -319,6 +319,27 @@ def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
     return missing_by_method
 
 
+def compare_with_float32(study: Study, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what int8 and the settings miss of the top k of float32, on the unused queries."""
+    full = read_trace(study.args.work / "full-unused.safetensors")
+    trace, queries = view(study.trace(), 10, PROFILED), len(study.rankings["unused"])
+    unused = trace.take(np.arange(len(trace) - queries, len(trace)))
+    unused = replace(unused, reference_logits=np.asarray(full.logits[:, -1]))
+    rows = []
+    for top_k in TOPS:
+        seen = view(unused, top_k)
+        never, _ = missing(seen, offramp.policies.Never())
+        row = {"top_k": top_k, "int8": float(never.mean()), "int8_interval": interval(never), "exits": {}}
+        for entry in settings:
+            if entry["top_k"] == top_k and entry["candidates"] == PROFILED and "margin" in entry:
+                policy = offramp.policies.TopK(top_k, entry["margin"], tuple(entry["errors"]))
+                indices = [index for index, point in enumerate(seen.points) if point.layer in entry["layers"]]
+                lost, _ = missing(with_exits(seen, indices), policy)
+                row["exits"][str(entry["risk"])] = {"missing": float(lost.mean()), "interval": interval(lost)}
+        rows.append(row)
+    return rows
+
+
 def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
     """Return fixed numbers of survivors that miss at most 2 % of the top 10, and what they miss of unused queries.
 
@@ -480,8 +501,9 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
         "--only",
-        choices=["states", "full", "exits", "trace", "settings"],
-        help="one of the first four steps, of which `full` may run beside the others, or all but the timing",
+        choices=["states", "full", "float32", "exits", "trace", "settings"],
+        help="one of the first steps, of which `full` may run beside the others (`float32`: only on the unused rankings, "
+        "for a comparison with float32 besides `--reference int8`), or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -497,6 +519,9 @@ def main() -> None:
         return
     if args.only == "exits":
         assert study.model
+        return
+    if args.only == "float32":
+        record_full(args, args.work / "full-unused.safetensors", study.examples("unused", candidates=PROFILED))
         return
     if args.only == "trace":
         study.record_exits()
@@ -523,6 +548,8 @@ def main() -> None:
         trace = study.trace()
         own = replace(trace, reference_logits=np.asarray(trace.logits[:, -1]))  # int8 at full depth
         save(against_int8=choose(study, own, measured_costs(study, own)))
+    if (args.work / "full-unused.safetensors").is_file():
+        save(against_float32=compare_with_float32(study, result["settings"]))
     if args.save is not None:
         save_model(study, result["settings"], args.save)
     if "times" not in result and args.only is None:

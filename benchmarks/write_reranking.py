@@ -96,11 +96,12 @@ def section(record: dict[str, Any]) -> list[str]:
     ).rstrip()
     lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, ""]
     if record.get("reference") == "int8":
-        lines += [
+        text = (
             "Here the guarantees are about the full model **in the same int8**, for those who already serve it in int8. "
-            "Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of milliseconds.",
-            "",
-        ]
+            "Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
+            "milliseconds."
+        )
+        lines += [text, ""]
     lines += [*guarantees(record["settings"]), ""]
     if "against_int8" in record:
         text = (
