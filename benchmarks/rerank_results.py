@@ -9,7 +9,8 @@ guarantees, and the last are used for nothing else. Guarantees and milliseconds 
 candidates of each query (`--candidates`). Exits, graphs and traces stay in WORK, and a step whose files exist is
 skipped. The record is results/rerank/NAME.json.
 
-The guarantees compare with the full model in float32, and, in `against_int8`, with the full model in the same int8.
+The guarantees compare with the full model in float32, and with `--against-int8` also with the full model in the same
+int8. `--reference int8` compares with the latter alone, which takes less time.
 The steps are those of `offramp adapt` for ONNX Runtime. They are separate here so that all guarantees share the
 trained exits and one pass over the queries.
 """
@@ -158,15 +159,27 @@ class Study:
         """Layers of the reranker."""
         return self.model.config.num_layers
 
+    @property
+    def files(self) -> list[Path]:
+        """The files with the scores of the full model and of the exits."""
+        return [self.args.work / f"{name}.safetensors" for name in ("full", "exits")]
+
+    def record_exits(self) -> None:
+        """Record int8 outputs of all exits on all but the training rankings, unless that is done."""
+        if not self.files[1].is_file():
+            examples = self.examples("selection", "testing", "unused")
+            record(self.runner(self.args.int8), examples, None, self.files[1], "rankings", progress=False)
+
     def trace(self) -> Trace:
-        """Return int8 outputs of all exits, compared with the full model in float32, on all but training rankings."""
-        files = [self.args.work / f"{name}.safetensors" for name in ("full", "exits")]
-        examples = self.examples("selection", "testing", "unused")
-        if not files[0].is_file():
-            record_full(self.args, files[0], examples)
-        if not files[1].is_file():
-            record(self.runner(self.args.int8), examples, None, files[1], "rankings", progress=False)
-        full, exits = map(read_trace, files)
+        """Return int8 outputs of all exits, compared with the full model in float32, or in the same int8."""
+        if self.args.reference == "int8":
+            self.record_exits()
+            exits = read_trace(self.files[1])
+            return replace(exits, reference_logits=np.asarray(exits.logits[:, -1]))
+        if not self.files[0].is_file():
+            record_full(self.args, self.files[0], self.examples("selection", "testing", "unused"))
+        self.record_exits()
+        full, exits = map(read_trace, self.files)
         return replace(exits, reference_logits=np.asarray(full.logits[:, -1]))
 
 
@@ -286,7 +299,7 @@ def profile(study: Study, trace: Trace) -> dict[str, Any]:
                 found[first].append(len(np.intersect1d(top, order[: int(first)])) / len(top))
         means = {first: float(np.mean(values)) for first, values in found.items()}
         exits.append({"layer": point.layer, "error": errors[index] / spread, "top_10_among_first": means})
-    return {"exits": exits, "int8": int8_alone(study, trace)}
+    return {"exits": exits, "int8": int8_alone(study, trace) if study.args.reference == "float32" else {}}
 
 
 def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
@@ -304,6 +317,27 @@ def int8_alone(study: Study, trace: Trace) -> dict[str, dict[str, float]]:
         never = offramp.policies.Never()
         missing_by_method[int8] = {str(top_k): float(missing(view(full, top_k), never)[0].mean()) for top_k in TOPS}
     return missing_by_method
+
+
+def compare_with_float32(study: Study, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what int8 and the settings miss of the top k of float32, on the unused queries."""
+    full = read_trace(study.args.work / "full-unused.safetensors")
+    trace, queries = view(study.trace(), 10, PROFILED), len(study.rankings["unused"])
+    unused = trace.take(np.arange(len(trace) - queries, len(trace)))
+    unused = replace(unused, reference_logits=np.asarray(full.logits[:, -1]))
+    rows = []
+    for top_k in TOPS:
+        seen = view(unused, top_k)
+        never, _ = missing(seen, offramp.policies.Never())
+        row = {"top_k": top_k, "int8": float(never.mean()), "int8_interval": interval(never), "exits": {}}
+        for entry in settings:
+            if entry["top_k"] == top_k and entry["candidates"] == PROFILED and "margin" in entry:
+                policy = offramp.policies.TopK(top_k, entry["margin"], tuple(entry["errors"]))
+                indices = [index for index, point in enumerate(seen.points) if point.layer in entry["layers"]]
+                lost, _ = missing(with_exits(seen, indices), policy)
+                row["exits"][str(entry["risk"])] = {"missing": float(lost.mean()), "interval": interval(lost)}
+        rows.append(row)
+    return rows
 
 
 def alternatives(study: Study, trace: Trace) -> list[dict[str, Any]]:
@@ -458,13 +492,18 @@ def main() -> None:
     for part, count in zip(PARTS, (400, 80, 200, 200), strict=True):
         parser.add_argument(f"--{part}", type=int, default=count, help="rankings (default: %(default)s)")
     parser.add_argument("--candidates", type=int, nargs="+", default=[50, 100])
+    parser.add_argument(
+        "--reference", choices=["float32", "int8"], default="float32", help="precision of the full model in guarantees"
+    )
+    parser.add_argument("--against-int8", action="store_true")
     parser.add_argument("--timed", type=int, default=30, help="unused rankings that are timed")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--save", type=Path, help="folder for the model of the last guarantee that holds")
     parser.add_argument(
         "--only",
-        choices=["states", "full", "exits", "settings"],
-        help="one of the first three steps, of which `full` may run beside the others, or all but the timing",
+        choices=["states", "full", "float32", "exits", "trace", "settings"],
+        help="one of the first steps, of which `full` may run beside the others (`float32`: only on the unused rankings, "
+        "for a comparison with float32 besides `--reference int8`), or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -472,7 +511,7 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     study = Study(args)
     if args.only == "full":
-        record_full(args, args.work / "full.safetensors", study.examples("selection", "testing", "unused"))
+        record_full(args, study.files[0], study.examples("selection", "testing", "unused"))
         return
     if args.only == "states":
         for part in PARTS[:2]:
@@ -480,6 +519,12 @@ def main() -> None:
         return
     if args.only == "exits":
         assert study.model
+        return
+    if args.only == "float32":
+        record_full(args, args.work / "full-unused.safetensors", study.examples("unused", candidates=PROFILED))
+        return
+    if args.only == "trace":
+        study.record_exits()
         return
     file = RESULTS / f"{args.name}.json"
     result: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -493,19 +538,22 @@ def main() -> None:
         training = json.loads((args.work / "training.json").read_text("utf-8"))
         rankings = {part: len(study.rankings[part]) for part in PARTS}
         facts = {"name": args.name, "reranker": Path(args.reranker).name, "depth": study.depth, "int8": args.int8}
+        facts["reference"] = args.reference
         facts |= {"exits": [point.layer for point in trace.points], "rankings": rankings, "training": training}
         facts |= {"date": date.today().isoformat(), "cpu": cpu_name(), "onnxruntime": onnxruntime.__version__}
         facts |= {"hidden_size": study.model.config.hidden_size, "tokens": float(trace.lengths.mean())}
         settings = choose(study, trace, measured_costs(study, trace))
         save(**facts, settings=settings, schedules=alternatives(study, trace), profile=profile(study, trace))
-    if "against_int8" not in result:
+    if args.against_int8 and "against_int8" not in result:
         trace = study.trace()
         own = replace(trace, reference_logits=np.asarray(trace.logits[:, -1]))  # int8 at full depth
         save(against_int8=choose(study, own, measured_costs(study, own)))
+    if (args.work / "full-unused.safetensors").is_file():
+        save(against_float32=compare_with_float32(study, result["settings"]))
     if args.save is not None:
         save_model(study, result["settings"], args.save)
     if "times" not in result and args.only is None:
-        times = measure_time(study, result["settings"], result["against_int8"])
+        times = measure_time(study, result["settings"], result.get("against_int8", []))
         machine = {"cpu": cpu_name(), "date": date.today().isoformat(), "load": os.getloadavg()[1]}
         save(times=times, timed=machine, rounds=args.rounds)
 

