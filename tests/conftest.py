@@ -17,12 +17,13 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    """Exclude the imported libraries from garbage collection, which runs after every training."""
+    """Exclude the imported libraries from garbage collection, and collect less often."""
     if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
         return  # pytest-xdist: the workers run the tests
     importlib.import_module("transformers.trainer")
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture(scope="session")

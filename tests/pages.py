@@ -11,8 +11,11 @@ from pathlib import Path
 from offramp.cli.main import COMMANDS
 
 DOCS = Path(__file__).parent.parent / "docs"
-# for one small step of a tiny encoder, unless the page sets the option
-FAST_OPTIONS = {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"}
+# for short training of a tiny encoder, unless the page sets the option
+FAST_OPTIONS = {
+    "train": {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"},
+    "adapt": {"--epochs": "8", "--variations": "0"},
+}
 
 
 def read(name: str) -> str:
@@ -44,9 +47,8 @@ def option(command: list[str], name: str) -> str:
 
 def shortened(command: list[str]) -> list[str]:
     """Return a training command that takes a second; other commands unchanged."""
-    if command[0] != "train":
-        return command
-    return command + [word for name, value in FAST_OPTIONS.items() if name not in command for word in (name, value)]
+    options = FAST_OPTIONS.get(command[0], {})
+    return command + [word for name, value in options.items() if name not in command for word in (name, value)]
 
 
 def known_options() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import random
 import shutil
@@ -37,6 +38,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="package")
 def temporary():
     """The temporary folder of drivers and workers, where copies of a model must not stay."""
+    multiprocessing.util.get_temp_dir()  # of tests/programs.py, which needs it longer
     path = Path(tempfile.mkdtemp(prefix="offramp-test-"))
     before = os.environ.get("TMPDIR"), tempfile.tempdir
     os.environ["TMPDIR"], tempfile.tempdir = str(path), str(path)

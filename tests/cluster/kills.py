@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from offramp.cli.main import main
+from tests import programs
 
 
-def start_driver(call: list[str], address: str) -> subprocess.Popen:
+def start_driver(call: list[str], address: str) -> programs.Started:
     """Start `offramp predict` in another process, on a running cluster."""
-    return subprocess.Popen([sys.executable, "-m", "offramp", *call, "--address", address])
+    return programs.Started(programs.offramp, [*call, "--address", address])
 
 
 def worker_pids(temporary: Path) -> list[int]:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -98,11 +96,19 @@ def by_hand(call: list[str]) -> str:
 
 
 def by_torchrun(call: list[str]) -> str:
-    """The launcher itself."""
-    run = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port(), "-m", "offramp"]
-    done = subprocess.run([sys.executable, "-m", *run, *call], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """Run two processes with torchrun's launcher."""
+    (done,) = programs.run((launch_two, call))
+    assert done.code == 0, done.stderr
     return done.stdout
+
+
+def launch_two(call: list[str]) -> int:
+    """Do what `torchrun --standalone --nproc-per-node 2` does, with forked processes."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "run_id": str(os.getpid())}
+    config = LaunchConfig(1, 1, 2, start_method="fork", max_restarts=0, monitor_interval=0.1, **rendezvous)
+    return max(elastic_launch(config, programs.offramp)(call).values())
 
 
 @pytest.mark.parametrize(

@@ -116,20 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"offramp {offramp.__version__}")
-    parsers = {}
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name, summary in COMMANDS.items():
-        module = importlib.import_module(f"offramp.cli.{name}")
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__,
-            epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run, words=words)
-        parsers[name] = command
+        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if words[:1] == [name]:  # the options of other commands are not needed
+            module = importlib.import_module(f"offramp.cli.{name}")
+            command.description, command.epilog = module.__doc__, module.EXAMPLES
+            module.add_arguments(command)
+            command.set_defaults(run=module.run, words=words, flags=flags_of(command))
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         return _fail(str(UnknownName("command", words[0], COMMANDS)))
     if option := next(filter(WITHOUT_VALUE.fullmatch, itertools.takewhile("--".__ne__, words)), None):
@@ -144,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return streams.flush_output(0)
-    ConsoleHandler.flags, ConsoleHandler.is_server = flags_of(parsers[args.command]), args.command == "serve"
+    ConsoleHandler.flags, ConsoleHandler.is_server = args.flags, args.command == "serve"
     return _run(args)
 
 
