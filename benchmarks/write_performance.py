@@ -34,7 +34,14 @@ NAMES = {
 }
 
 RUNTIME_COLOURS = {"ONNX Runtime": COLORS[0], "OpenVINO": COLORS[1], "torch": "#555555"}
-MARKERS = {"bfloat16": "s", "int8-static": "^", "int8-token": "v", "int8-dynamic": "D", "int8-nncf": "P"}
+MARKERS = {
+    "bfloat16": "s",
+    "int8-static": "^",
+    "int8-mixed": "<",
+    "int8-token": "v",
+    "int8-dynamic": "D",
+    "int8-nncf": "P",
+}
 TICKS = (10, 20, 50, 100, 200, 500, 1000)
 CURVES = {"full": "full depth", "leaving": "early exits"}  # keys of the saved results, and how they are shown
 

@@ -90,7 +90,7 @@ def test_every_answer_type(variant, encoders, tmp_path):
     assert logit_difference(model, stepper, ["never", "layer:3"]) < 1e-3
 
 
-@pytest.mark.parametrize("method", ["static", "token"])
+@pytest.mark.parametrize("method", ["static", "mixed", "token"])
 def test_in_int8_rows_do_not_depend_on_their_batch(method, encoders, tmp_path):
     model = saved(encoders["bert"], tmp_path / "model", num_labels=3)
     export(model, TEXTS, ExportOptions(int8=method, force=True))
@@ -140,6 +140,17 @@ def test_activations_after_gelu_use_all_eight_bits():
     values = np.maximum(2 * values, -0.17)
     halved = product_error(values, weight, "token", ranges=None)
     assert product_error(values, weight, "token", smooth=False) < 0.6 * halved
+
+
+def test_mixed_scales_are_per_token_for_the_widest_activations_after_gelu():
+    rng = np.random.default_rng(0)
+    weight, values = rng.normal(size=(64, 8)).astype(np.float32), rng.normal(size=(200, 5, 64)).astype(np.float32)
+    values *= np.geomspace(0.01, 10, 200, dtype=np.float32)[:, None, None]  # tokens of very different size
+    both_sides = [product_error(values, weight, method) for method in ("static", "mixed")]
+    assert both_sides[0] == both_sides[1]
+    values = np.maximum(values, -0.17)
+    error = {method: product_error(values, weight, method) for method in ("static", "mixed", "token")}
+    assert error["mixed"] == error["token"] < 0.7 * error["static"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def exported_encoder(plan: AdaptPlan) -> Runner | None:
         return None
     if len(splits.training) < MIN_TEXTS:
         return None
-    return int8_runner(plan.model, backend, "static" if int8 == "auto" else int8, splits.training, splits.selection)
+    if int8 == "auto":
+        int8 = "mixed" if "mixed" in RUNTIMES[backend].scales else "static"
+    return int8_runner(plan.model, backend, int8, splits.training, splits.selection)
 
 
 def int8_runner(

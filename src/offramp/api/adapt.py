@@ -164,7 +164,7 @@ def adapt(
             `offramp.calibrate`.
         tolerance: for a regression, the maximum difference that counts as unchanged.
         backend: runtime for inference: "torch", "onnx" or "openvino".
-        int8: quantization for onnx and openvino: "auto", "static", "token", "dynamic" or "none".
+        int8: quantization for onnx and openvino: "auto", "static", "mixed", "token", "dynamic" or "none".
         batch: batch size to optimize for.
         threads: number of CPU threads; None for torch's choice.
         device: with torch, the device to adapt for: "cpu", "cuda", "mps", …; None for an accelerator if available.

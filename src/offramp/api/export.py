@@ -78,8 +78,8 @@ def export(
         texts: texts, a table or a file, for quantization scales and for the comparison; None for rows of the training
             run.
         backend: "onnx" or "openvino".
-        int8: activation scales: "static", "token", "dynamic" or "none" (float32); None or "auto" for the fastest of
-            static and token that preserves predictions.
+        int8: activation scales: "static", "mixed", "token", "dynamic" or "none" (float32); None or "auto" for the
+            fastest of static and mixed that preserves predictions (token without texts).
         smooth: move activation outliers into the weights.
         exits: layers of the exits to keep; None for all.
         one_file: also write a single graph with early exits, with this exit policy (True for the calibrated one).

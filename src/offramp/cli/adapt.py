@@ -60,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_backend(inference, list(RUNTIMES), "torch")
     inference.add_argument(
         "--int8",
-        choices=["auto", "static", "token", "dynamic", "none"],
+        choices=["auto", "static", "mixed", "token", "dynamic", "none"],
         default="auto",
-        help="onnx, openvino: int8 quantization as in offramp export; auto: the fastest of float32, static and token "
+        help="onnx, openvino: int8 quantization as in offramp export; auto: the fastest of float32, static and mixed "
         "within the risk (default: auto)",
     )
     inference.add_argument(

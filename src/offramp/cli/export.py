@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_backend(parser, [runtime.name for runtime in graph_runtimes()], "onnx")
     parser.add_argument(
         "--int8",
-        choices=["auto", "static", "token", "dynamic", "none"],
-        help="activation scales: static (fixed, from texts), token (one per token), dynamic (one per batch, so that "
-        "predictions depend on the other rows), none (float32) (default: the fastest of static and token that "
-        "preserves predictions)",
+        choices=["auto", "static", "mixed", "token", "dynamic", "none"],
+        help="activation scales: static (fixed, from texts), token (one per token), mixed (static, but per token "
+        "inside the feed-forward blocks), dynamic (one per batch, so that predictions depend on the other rows), none "
+        "(float32) (default: the fastest of static and mixed that preserves predictions; token without texts)",
     )
     parser.add_argument(
         "--no-smooth", dest="smooth", action="store_false", help="do not move activation outliers into the weights"

@@ -118,8 +118,8 @@ class Exporter:
         int8, backend = self.options.int8, self.options.backend
         if int8 not in ("auto", "none", *KINDS):
             raise UnknownName("int8 method", int8, ("none", *KINDS))
-        if int8 == "static" and not self.source.texts:
-            raise BadValue("`int8='static'` needs texts for its scales: set `texts=`, or use `int8='token'`.")
+        if int8 in ("static", "mixed") and not self.source.texts:
+            raise BadValue(f"`int8={int8!r}` needs texts for its scales: set `texts=`, or use `int8='token'`.")
         RUNTIMES[backend].check_scales(int8)
         if self.model.config.ramp_answers:
             raise BadModel(
@@ -185,8 +185,8 @@ class Exporter:
 
     @property
     def _int8_methods(self) -> list[str]:
-        methods = ["static"] if self.source.texts else []
-        return methods + (["token"] if "token" in RUNTIMES[self.options.backend].scales else [])
+        methods = ["static", "mixed"] if self.source.texts else ["token"]
+        return [method for method in methods if method in RUNTIMES[self.options.backend].scales]
 
     def stepper(self, exported: ExportedGraphs) -> SegmentStepper:
         """Open the graphs."""
@@ -216,7 +216,7 @@ class Exporter:
     def export(self, method: str, compare: bool = True) -> ExportedGraphs:
         """Export all segments with an int8 method (or none), and compare them with torch."""
         segments = self.source.segments(self._layers)
-        needs_ranges = method in ("static", "token") and bool(self.source.texts)
+        needs_ranges = method in ("static", "mixed", "token") and bool(self.source.texts)
         if method != "none":
             ranges = self.source.ranges(self._layers) if needs_ranges else [None] * len(segments)
             pairs = zip(segments, ranges, strict=True)

@@ -53,7 +53,7 @@ class Export:
     """The contents of `offramp.json`."""
 
     backend: str
-    precision: str  # float32, int8-static, int8-token, int8-dynamic
+    precision: str  # float32, int8-static, int8-mixed, int8-token, int8-dynamic
     exits: list[dict[str, Any]]  # as in the model's config
     files: list[str]  # one graph per exit
     source: dict[str, str]  # hashes of the exported weight files

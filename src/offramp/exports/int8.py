@@ -1,9 +1,10 @@
 """Quantise matrix products with constant weights to int8, by rewriting an ONNX graph.
 
 Weights get a scale per output channel; attention products, norms and heads stay in float32. The methods differ in the
-scale of an activation: `static` is fixed at export, from texts; `token` is computed per token and needs no texts; with
-both, the prediction of a row does not depend on its batch. `dynamic` is ONNX Runtime's method with one scale per batch:
-predictions depend on the other rows.
+scale of an activation: `static` is fixed at export, from texts; `token` is computed per token and needs no texts;
+`mixed` is static, but per token inside the feed-forward blocks, whose activations after GELU differ most in size. With
+all three, the prediction of a row does not depend on its batch. `dynamic` is ONNX Runtime's method with one scale per
+batch: predictions depend on the other rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from offramp.exports.products import (
 __all__ = ["KINDS", "quantize"]
 
 Array = NDArray[Any]
-KINDS = ("static", "token", "dynamic")
+KINDS = ("static", "mixed", "token", "dynamic")
 TINY = 1e-8  # minimum scale, for tokens of zeros
 MICROSOFT = "com.microsoft"
 
@@ -45,8 +46,8 @@ def quantize(
 
     Args:
         model: the graph in float32.
-        method: static, token or dynamic.
-        ranges: ranges of the inputs of the products; required for static, and for smoothing.
+        method: static, mixed, token or dynamic.
+        ranges: ranges of the inputs of the products; required for static and mixed, and for smoothing.
         smooth: move activation outliers into the weights.
     """
     if method == "dynamic":
@@ -54,8 +55,8 @@ def quantize(
     quantised = onnx.ModelProto()
     quantised.CopyFrom(model)
     graph, rewriter, products = quantised.graph, GraphRewriter(quantised.graph), matmul_weights(quantised.graph)
-    known = ranges or {}
-    inputs: dict[str, _Activation] = {}
+    known, inputs = ranges or {}, dict[str, _Activation]()
+    widest = max((len(weight) for readers in products.values() for _, weight in readers), default=0)
     for node in graph.node:
         name = node.input[0] if node.input else ""
         weight = next((weight for product, weight in products.get(name, ()) if product is node), None)
@@ -65,13 +66,17 @@ def quantize(
         if name not in inputs:  # quantised once, even if several products read it
             weights = [weight for _, weight in products[name]]
             inputs[name] = activation = _Activation(name, None, known.get(name))
+            in_feed_forward = activation.is_one_sided and len(weight) == widest
+            activation.per_token = method == "token" or (method == "mixed" and in_feed_forward)
             if smooth and activation.range is not None:
-                alpha = ONE_SIDED_ALPHA if method == "token" and activation.is_one_sided else ALPHA
+                alpha = ONE_SIDED_ALPHA if activation.per_token and activation.is_one_sided else ALPHA
                 activation.factors = smoothing_factors(activation.range, weights, alpha)
-            (_quantise_per_token if method == "token" else _quantise_static)(rewriter, inputs[name])
-        (_multiply_per_token if method == "token" else _multiply_static)(rewriter, node, inputs[name], weight)
+            (_quantise_per_token if activation.per_token else _quantise_static)(rewriter, activation)
+        activation = inputs[name]
+        (_multiply_per_token if activation.per_token else _multiply_static)(rewriter, node, activation, weight)
     rewriter.finish()
-    if method == "token" and all(opset.domain != MICROSOFT for opset in quantised.opset_import):
+    any_per_token = any(activation.per_token for activation in inputs.values())
+    if any_per_token and all(opset.domain != MICROSOFT for opset in quantised.opset_import):
         quantised.opset_import.extend([onnx.helper.make_opsetid(MICROSOFT, 1)])
     return quantised
 
@@ -83,6 +88,7 @@ class _Activation:
     name: str
     factors: Array | None  # smoothing per channel: the activation is divided by them, its weights are multiplied
     range: Range | None
+    per_token: bool = False  # a scale per token
     bytes: str = ""  # name of the quantised activation
     scale: str = ""  # name of the scales per token
 

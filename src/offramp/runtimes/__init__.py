@@ -11,7 +11,14 @@ RUNTIMES: Registry[Runtime] = Registry(
     "backend",
     [
         Runtime("torch", "PyTorch"),
-        Runtime("onnx", "ONNX Runtime", "onnx", "onnxruntime", "offramp.runtimes.onnx", ("static", "token", "dynamic")),
+        Runtime(
+            "onnx",
+            "ONNX Runtime",
+            "onnx",
+            "onnxruntime",
+            "offramp.runtimes.onnx",
+            ("static", "mixed", "token", "dynamic"),
+        ),
         Runtime(
             "openvino", "OpenVINO", "openvino", "openvino", "offramp.runtimes.openvino", ("static",), has_bfloat16=True
         ),

@@ -62,11 +62,11 @@ def _graphs(model: AdaptiveModel, texts: Texts, folder: Path, names: Sequence[st
     ranges = source.ranges(last)[0] if texts.scales else None
     files = {
         precision: folder / f"{precision}.onnx"
-        for precision in ("float32", "int8-static", "int8-token", "int8-dynamic")
+        for precision in ("float32", "int8-static", "int8-mixed", "int8-token", "int8-dynamic")
     }
     onnx.save(plain[0], files["float32"])
-    for scheme in ("static", "token", "dynamic"):
-        if scheme != "static" or ranges is not None:
+    for scheme in ("static", "mixed", "token", "dynamic"):
+        if scheme not in ("static", "mixed") or ranges is not None:
             onnx.save(quantize(plain[0], scheme, ranges), files[f"int8-{scheme}"])
     paths = {precision: str(file) for precision, file in files.items() if file.is_file()}
     entries = []
