@@ -47,8 +47,8 @@ def guarantees(settings: list[dict[str, Any]]) -> list[str]:
     for entry in settings:
         cells = [str(entry.get("candidates", PROFILED)), str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
         if "margin" in entry:
-            low, high = (f"{100 * value:.1f}" for value in entry["missing_interval"])
-            cells += [", ".join(map(str, entry["layers"])), f"{100 * entry['missing']:.1f} % ({low} to {high})"]
+            cells.append(", ".join(map(str, entry["layers"])))
+            cells.append(missing_with_interval(entry["missing"], entry["missing_interval"]))
             cells += [f"{100 * entry['missing_int8']:.1f} %", f"{entry['fewer_layers']:.2f} ×"]
         else:
             cells += ["no guarantee", "", "", ""]
@@ -97,8 +97,8 @@ def section(record: dict[str, Any]) -> list[str]:
     lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, ""]
     if record.get("reference") == "int8":
         text = (
-            "Here the guarantees are about the full model **in the same int8**, for those who already serve it in int8. "
-            "Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
+            "Here the guarantees are about the full model **in the same int8**, for those who already serve it in "
+            "int8. Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
             "milliseconds."
         )
         lines += [text, ""]
@@ -109,6 +109,7 @@ def section(record: dict[str, Any]) -> list[str]:
             "are documents of the int8 model's top k."
         )
         lines += [text, "", *guarantees(record["against_int8"]), ""]
+    lines += against_float32(record)
     for schedule in record["schedules"]:
         survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
         text = (
@@ -132,6 +133,30 @@ def section(record: dict[str, Any]) -> list[str]:
         comparison = at_equal_time(record, candidates)
         lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
     return lines
+
+
+def against_float32(record: dict[str, Any]) -> list[str]:
+    """Return what int8 and the exits miss of the top k of float32."""
+    if "against_float32" not in record:
+        return []
+    about = (
+        f"The same settings compared with the full model in float32, on the {record['rankings']['unused']} unused "
+        f"queries with {PROFILED} candidates. This is measured, not guaranteed."
+    )
+    lines = [about, "", "| k | int8, full depth | early exits, 2 % | early exits, 5 % |", "|---:|---:|---:|---:|"]
+    for row in record["against_float32"]:
+        cells = [str(row["top_k"]), missing_with_interval(row["int8"], row["int8_interval"])]
+        for risk in ("0.02", "0.05"):
+            entry = row["exits"].get(risk)
+            cells.append("" if entry is None else missing_with_interval(entry["missing"], entry["interval"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def missing_with_interval(value: float, interval: list[float]) -> str:
+    """Return a missing fraction in percent."""
+    low, high = (f"{100 * bound:.1f}" for bound in interval)
+    return f"{100 * value:.1f} % ({low} to {high})"
 
 
 def profile(record: dict[str, Any]) -> list[str]:
