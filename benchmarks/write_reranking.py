@@ -19,7 +19,8 @@ TITLES = {
 }
 TRAINED = {
     "gte-small": "It was trained by `benchmarks/train_reranker.py` on graded scores (`--teacher all-MiniLM-L6-v2 "
-    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer).",
+    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer). Its "
+    "exits on layers 0 to 4 compare the tokens of a pair (`--interaction 8`), which `offramp adapt` does not do.",
     "gte-small-labels": "It was trained by `benchmarks/train_reranker.py` on labels alone: a sentence with the answer "
     "against others. Nothing in this training orders the other nine of its top 10.",
 }
@@ -217,8 +218,8 @@ def heads() -> list[str]:
     record = json.loads(file.read_text("utf-8"))
     without, having = (record["variants"][key]["exits"] for key in ("0", "8"))
     about = (
-        f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. In the heads of `adapt` for rerankers, each "
-        "token gets its similarity to the most similar other token of the pair, by 8 learned projections. Heads with "
+        f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. Each token gets its similarity to the most "
+        "similar other token of the pair, by 8 learned projections. `offramp adapt` does not do this. Heads with "
         f"and without it, trained on {record['training_rows']:,} pairs for {record['epochs']:g} epochs, on "
         f"{record['queries']} other queries with {record['documents']} candidates: the error of the estimates relative "
         "to the spread of all scores, and the fraction of the full model's top 10 that is among the first documents."
