@@ -252,6 +252,7 @@ def main() -> None:
     }
     if args.rankings:
         about |= {
+            "load": os.getloadavg()[1],
             "queries": len(texts),
             "documents": max(len(text["texts"]) for text in texts if isinstance(text, dict)),
         }

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from offramp.answers import RANKING
 from offramp.core.machine import cpu_name
-from offramp.encoders import EncoderState
 from offramp.model.attach import ExitOptions
 from offramp.training.imitation.heads import ImitationOptions, imitate
 from offramp.training.imitation.new_exits import load_with_new_exits
@@ -33,25 +32,13 @@ RESULTS = Path(__file__).parent / "results" / "rerank" / "heads.json"
 FIRST = (10, 15, 20, 30)
 
 
-class FirstStates(States):
-    """The states of the first exits alone."""
-
-    def encoder_states(
-        self, rows: np.ndarray, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-    ) -> list[EncoderState]:
-        """Return the inputs of the heads on layers up to the last one that is measured."""
-        return super().encoder_states(rows, device, dtype)[: self.count]
-
-    count = 0
-
-
-def load_states(folder: Path, exits: int, size: int, count: int) -> States:
-    """Return recorded states, of the first `count` exits."""
+def load_states(folder: Path, exits: int, size: int, count: int, rows: int | None = None) -> States:
+    """Return recorded states of the first rows, for the first `count` exits."""
     saved = np.load(folder / "rows.npz")
     shape = (int(saved["lengths"].sum()), exits, size)
     values: Any = np.memmap(folder / "states", np.float16, "r", shape=shape)
-    FirstStates.count = count
-    return FirstStates(values, saved["lengths"], torch.from_numpy(saved["teacher"]), saved["rows"])
+    teacher = torch.from_numpy(saved["teacher"])
+    return States(values[:, :count], saved["lengths"][:rows], teacher[:rows], saved["rows"][:rows])
 
 
 def knowledge(logits: np.ndarray, group: np.ndarray) -> list[dict[str, Any]]:
@@ -81,6 +68,7 @@ def main() -> None:
     parser.add_argument("--exits", required=True, help="layers of the recorded exits")
     parser.add_argument("--deepest", type=int, default=4, help="deepest layer that is measured")
     parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--rows", type=int, help="use only the first rows")
     parser.add_argument("--interactions", type=int, nargs="+", default=[0, 8])
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -94,7 +82,7 @@ def main() -> None:
         model = load_with_new_exits(args.reranker, options)
         parts = [args.work / name for name in ("states", "states-selection")]
         sizes = (len(layers), model.config.hidden_size, len(measured))
-        training, judging = (load_states(folder, *sizes) for folder in parts)
+        training, judging = (load_states(folder, *sizes, args.rows) for folder in parts)
         heads = [model.exits.at(point) for point in model.exits.points if point.layer in measured]
         start = time.process_time()
         imitate(heads, training, RANKING, ImitationOptions(args.epochs))

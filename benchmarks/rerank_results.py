@@ -502,8 +502,8 @@ def main() -> None:
     parser.add_argument(
         "--only",
         choices=["states", "full", "float32", "exits", "trace", "settings"],
-        help="one of the first steps, of which `full` may run beside the others (`float32`: only on the unused rankings, "
-        "for a comparison with float32 besides `--reference int8`), or all but the timing",
+        help="one of the first steps, of which `full` may run beside the others (`float32`: only on the unused "
+        "rankings, for a comparison with float32 besides `--reference int8`), or all but the timing",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -19,7 +19,8 @@ TITLES = {
 }
 TRAINED = {
     "gte-small": "It was trained by `benchmarks/train_reranker.py` on graded scores (`--teacher all-MiniLM-L6-v2 "
-    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer).",
+    "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer). Its "
+    "exits on layers 0 to 4 compare the tokens of a pair (`--interaction 8`), which `offramp adapt` does not do.",
     "gte-small-labels": "It was trained by `benchmarks/train_reranker.py` on labels alone: a sentence with the answer "
     "against others. Nothing in this training orders the other nine of its top 10.",
 }
@@ -47,8 +48,8 @@ def guarantees(settings: list[dict[str, Any]]) -> list[str]:
     for entry in settings:
         cells = [str(entry.get("candidates", PROFILED)), str(entry["top_k"]), f"{100 * entry['risk']:g} %"]
         if "margin" in entry:
-            low, high = (f"{100 * value:.1f}" for value in entry["missing_interval"])
-            cells += [", ".join(map(str, entry["layers"])), f"{100 * entry['missing']:.1f} % ({low} to {high})"]
+            cells.append(", ".join(map(str, entry["layers"])))
+            cells.append(missing_with_interval(entry["missing"], entry["missing_interval"]))
             cells += [f"{100 * entry['missing_int8']:.1f} %", f"{entry['fewer_layers']:.2f} ×"]
         else:
             cells += ["no guarantee", "", "", ""]
@@ -97,8 +98,8 @@ def section(record: dict[str, Any]) -> list[str]:
     lines = [f"## {TITLES.get(record['name'], record['name'])}", "", about, ""]
     if record.get("reference") == "int8":
         text = (
-            "Here the guarantees are about the full model **in the same int8**, for those who already serve it in int8. "
-            "Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
+            "Here the guarantees are about the full model **in the same int8**, for those who already serve it in "
+            "int8. Missing are documents of the int8 model's top k. The overlap with float32 is in the tables of "
             "milliseconds."
         )
         lines += [text, ""]
@@ -109,6 +110,7 @@ def section(record: dict[str, Any]) -> list[str]:
             "are documents of the int8 model's top k."
         )
         lines += [text, "", *guarantees(record["against_int8"]), ""]
+    lines += against_float32(record)
     for schedule in record["schedules"]:
         survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
         text = (
@@ -132,6 +134,30 @@ def section(record: dict[str, Any]) -> list[str]:
         comparison = at_equal_time(record, candidates)
         lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
     return lines
+
+
+def against_float32(record: dict[str, Any]) -> list[str]:
+    """Return what int8 and the exits miss of the top k of float32."""
+    if "against_float32" not in record:
+        return []
+    about = (
+        f"The same settings compared with the full model in float32, on the {record['rankings']['unused']} unused "
+        f"queries with {PROFILED} candidates. This is measured, not guaranteed."
+    )
+    lines = [about, "", "| k | int8, full depth | early exits, 2 % | early exits, 5 % |", "|---:|---:|---:|---:|"]
+    for row in record["against_float32"]:
+        cells = [str(row["top_k"]), missing_with_interval(row["int8"], row["int8_interval"])]
+        for risk in ("0.02", "0.05"):
+            entry = row["exits"].get(risk)
+            cells.append("" if entry is None else missing_with_interval(entry["missing"], entry["interval"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def missing_with_interval(value: float, interval: list[float]) -> str:
+    """Return a missing fraction in percent."""
+    low, high = (f"{100 * bound:.1f}" for bound in interval)
+    return f"{100 * value:.1f} % ({low} to {high})"
 
 
 def profile(record: dict[str, Any]) -> list[str]:
@@ -192,8 +218,8 @@ def heads() -> list[str]:
     record = json.loads(file.read_text("utf-8"))
     without, having = (record["variants"][key]["exits"] for key in ("0", "8"))
     about = (
-        f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. In the heads of `adapt` for rerankers, each "
-        "token gets its similarity to the most similar other token of the pair, by 8 learned projections. Heads with "
+        f"`benchmarks/rerank_heads.py`, {record['date']}, {record['cpu']}. Each token gets its similarity to the most "
+        "similar other token of the pair, by 8 learned projections. `offramp adapt` does not do this. Heads with "
         f"and without it, trained on {record['training_rows']:,} pairs for {record['epochs']:g} epochs, on "
         f"{record['queries']} other queries with {record['documents']} candidates: the error of the estimates relative "
         "to the spread of all scores, and the fraction of the full model's top 10 that is among the first documents."

@@ -71,7 +71,8 @@ def load_rankings(result: dict[str, Any]) -> list[str]:
     about = (
         f"`benchmarks/load.py --rankings`, {result['date']}, {result['cpu']}. Model: {result['model']} "
         f"({result['backend']}). A request to `/rerank` has a query with {result['documents']} documents; rates are in "
-        "queries per second. The method is that of *Load*."
+        f"queries per second. The method is that of *Load*, {result['seconds']:.0f} s per point. Other jobs ran on the "
+        f"same cores, load average {result['load']:.1f}: only the ratio of the two servers means something."
     )
     return ["## Load of a reranker", "", about, "", *lines, ""]
 

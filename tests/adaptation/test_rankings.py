@@ -46,7 +46,6 @@ def test_adapting_gives_a_guarantee_about_the_top_documents(fast):
     config = fast.load().config
     assert config.answer_options == {"activation": "sigmoid", "template": None, "top_k": 3}
     assert isinstance(config.exit_policy, TopK) and config.exit_policy.k == 3
-    assert all(spec.interaction for spec in config.exit_specs[:-1])
     assert fast.evidence["guarantee"]["test"] == "betting" and fast.evidence["guarantee"]["top_k"] == 3
     assert (fast.folder / "report.html").is_file() and "text-ranking" in (fast.folder / "README.md").read_text()
     plain = offramp.AdaptiveModel.from_backbone(fast.folder.parent / "reranker", exits=[4], problem_type="ranking")

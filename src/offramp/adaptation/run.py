@@ -33,7 +33,6 @@ from offramp.files.lock import locked
 from offramp.files.writing import check_output_path, staged_folder
 from offramp.model.adaptive import AdaptiveModel
 from offramp.model.attach import ExitOptions
-from offramp.model.exit_spec import INTERACTION
 from offramp.policies.grids import grid
 from offramp.runtimes import RUNTIMES
 from offramp.runtimes.loading import load, resolve_device
@@ -128,13 +127,7 @@ def _exit_options(data: InputData, options: AdaptOptions) -> ExitOptions:
     answer_type = answer_type_of_inputs(data.inputs)
     if answer_type is None:
         return options.exits
-    interaction = INTERACTION if answer_type.compares_rows and options.exits.heads == "attention" else 0
-    return replace(
-        options.exits,
-        problem_type=answer_type.name,
-        answer_options=options.answer_options,
-        interaction=interaction,
-    )
+    return replace(options.exits, problem_type=answer_type.name, answer_options=options.answer_options)
 
 
 def _run(plan: AdaptPlan) -> AdaptOutcome:

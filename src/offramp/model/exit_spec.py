@@ -26,7 +26,7 @@ POOLINGS = {
 }
 QUERIES, QUERY_WIDTH = 4, 64  # defaults of attention heads; larger values did not help
 CONVOLUTION, CONVOLUTION_LAYERS = 128, 2  # in `adapt`: channels, and the deepest layer whose exit has a convolution
-INTERACTION, INTERACTION_LAYERS = 8, 4  # in `adapt` of rerankers: projections, and the deepest layer that has them
+INTERACTION_LAYERS = 4  # the deepest layer whose head may compare tokens
 MAX_QUERIES = 4096
 MAX_TEMPERATURE = 1_000_000
 AUTO_ALL, AUTO_DENSE = 6, 4  # "auto": all layers up to this depth, else the first four and every second

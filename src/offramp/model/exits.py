@@ -44,8 +44,9 @@ class Convolution(nn.Module):
 class Interaction(nn.Module):
     """The similarity of each token to the most similar other token of the pair, by several learned projections.
 
-    It shows early layers which words of a query a document has, before the encoder has compared them (ColBERT's MaxSim,
-    arXiv:2004.12832, within a row). The two projections start equal, so that equal tokens match from the beginning.
+    For experiments with rerankers; `adapt` does not use it. It shows early layers which words of a query a document
+    has, before the encoder has compared them (ColBERT's MaxSim, arXiv:2004.12832, within a row). The projections start
+    equal, so that equal tokens match from the beginning.
     """
 
     def __init__(self, size: int, heads: int):
