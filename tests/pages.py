@@ -14,7 +14,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 # for short training of a tiny encoder, unless the page sets the option
 FAST_OPTIONS = {
     "train": {"--learning-rate": "5e-3", "--epochs": "1", "--batch-size": "16", "--max-length": "16"},
-    "adapt": {"--epochs": "8", "--variations": "0"},
+    "adapt": {"--epochs": "4", "--variations": "0"},
 }
 
 
