@@ -35,6 +35,7 @@ import offramp
 from offramp.core.machine import cpu_name, half_precision
 from offramp.data.task_files import read_split
 from offramp.data.tasks import TASKS
+from offramp.runtimes import RUNTIMES
 from offramp.training.imitation.teacher import load_full_model
 
 RESULTS = Path(__file__).parent / "results" / "adapt"
@@ -268,6 +269,7 @@ def run_case(case: Case, args: argparse.Namespace) -> None:
         "cpu": cpu_name(),
         "torch": torch.__version__,
         "offramp": offramp.__version__,
+        "has_mixed": "mixed" in RUNTIMES["onnx"].scales,
         "plain": None if case.stranger else json.loads((plain / "scores.json").read_text())["dev"],
         "seconds": time.monotonic() - start,
         "risk": risk,

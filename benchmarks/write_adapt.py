@@ -32,7 +32,8 @@ onnx --threads 1` with default options: int8, exits on the embeddings and the la
 predictions in every class. The guarantee is at 90 % confidence, tested on separate texts.
 
 - *rows, texts*: rows that the classifier was fine-tuned on, texts given to `adapt`.
-- *minutes*: time that `adapt` took, beside another job on the other core.
+- *minutes*: time that `adapt` took on one core that it shared with other jobs: several times as long as alone.
+- *precision*: of the adapted model. `mixed` was added after the runs that are marked with \\*.
 - *changed*: predictions that differ from the classifier's in PyTorch float32. *fewer layers*: computed speedup.
 - *unused rows*: training rows that were used for nothing. *dev*: the dev set (r52 and 20newsgroups: the test set).
 - *CPU time*: of the classifier in PyTorch float32, and of ordinary int8 (ONNX Runtime's dynamic quantization, full
@@ -72,7 +73,7 @@ def section() -> list[str]:
     about = {name: sorted({record[name] for record in records}) for name in ("date", "cpu", "torch")}
     dates = " to ".join(dict.fromkeys((about["date"][0], about["date"][-1])))
     lines += [SETTING.format(dates=dates, cpus=" and ".join(about["cpu"]), torch=", ".join(about["torch"])), ""]
-    head = ["", "rows, texts", "minutes", "guarantee", "exits", "unused rows: changed", "fewer layers"]
+    head = ["", "rows, texts", "minutes", "guarantee", "precision", "exits", "unused rows: changed", "fewer layers"]
     head += ["dev: changed", "fewer layers", "CPU time ÷ PyTorch", "÷ ordinary int8"]
     lines += [f"| {' | '.join(head)} |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
     lines += [*map(_case_row, records), ""]
@@ -126,8 +127,10 @@ def _case_row(record: dict[str, Any]) -> str:
     cells = [TITLES[record["case"]].format(**record), rows, f"{record['seconds'] / 60:.1f}"]
     cells.append(f"{100 * record['risk']:g} %")
     if not record["layers"]:
-        return f"| {' | '.join([*cells, 'no guarantee', *[''] * 6])} |"
-    cells.append(", ".join(map(str, record["layers"])))
+        return f"| {' | '.join([*cells, '', 'no guarantee', *[''] * 6])} |"
+    precision = re.search(r"fast in ONNX Runtime (\S+),", record["times"])
+    assert precision, record["times"]
+    cells += [precision[1] + ("" if record.get("has_mixed") else " \\*"), ", ".join(map(str, record["layers"]))]
     for name in ("unseen", "dev"):
         result = record["measured"][name]
         cells += [f"{100 * result['differ']:.1f} %", f"{result['fewer_layers']:.2f} ×"]
