@@ -130,7 +130,10 @@ def _case_row(record: dict[str, Any]) -> str:
         return f"| {' | '.join([*cells, '', 'no guarantee', *[''] * 6])} |"
     precision = re.search(r"fast in ONNX Runtime (\S+),", record["times"])
     assert precision, record["times"]
-    cells += [precision[1] + ("" if record.get("has_mixed") else " \\*"), ", ".join(map(str, record["layers"]))]
+    cells += [
+        precision[1] + ("" if record.get("has_mixed") or "mixed" in precision[1] else " \\*"),
+        ", ".join(map(str, record["layers"])),
+    ]
     for name in ("unseen", "dev"):
         result = record["measured"][name]
         cells += [f"{100 * result['differ']:.1f} %", f"{result['fewer_layers']:.2f} ×"]
