@@ -120,6 +120,8 @@ async def offer_load(
     health_probe = await _start_health_probe(client.port, seconds) if probe else None
     while due < start + seconds:
         due += rng.expovariate(rate)
+        if tasks and due >= start + seconds:  # at low rates, the next one may be minutes away
+            break
         wait = due - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)

@@ -125,10 +125,11 @@ def section(record: dict[str, Any]) -> list[str]:
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
         is_guaranteed = any(entry.get("candidates", PROFILED) == candidates for entry in record["settings"])
+        fastest = f" of the fastest of {record['rounds']} rounds" if record["rounds"] > 1 else ""
         note = "" if is_guaranteed else f" The margins are those of {PROFILED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
-            f"one process, mean over queries of the fastest of {record['rounds']} rounds, "
+            f"one process, mean over queries{fastest}, "
             f"{record.get('timed', record)['date']}, load average {record.get('timed', record)['load']:.1f}.{note}"
         )
         comparison = at_equal_time(record, candidates)
