@@ -110,7 +110,7 @@ async def offer_load(
     client: Client, texts: Sequence[Item], rate: float, seconds: float, probe: bool = False
 ) -> dict[str, Any]:
     """Send texts with Poisson arrivals, without waiting for responses; return statuses and latencies."""
-    rng, responses, tasks = random.Random(1), [], []
+    rng, responses, tasks = random.Random(1), [], list[asyncio.Task[None]]()
     start = due = time.perf_counter()
 
     async def send_request(scheduled: float) -> None:

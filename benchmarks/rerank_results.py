@@ -329,7 +329,12 @@ def compare_with_float32(study: Study, settings: list[dict[str, Any]]) -> list[d
     for top_k in TOPS:
         seen = view(unused, top_k)
         never, _ = missing(seen, offramp.policies.Never())
-        row = {"top_k": top_k, "int8": float(never.mean()), "int8_interval": interval(never), "exits": {}}
+        row: dict[str, Any] = {
+            "top_k": top_k,
+            "int8": float(never.mean()),
+            "int8_interval": interval(never),
+            "exits": {},
+        }
         for entry in settings:
             if entry["top_k"] == top_k and entry["candidates"] == PROFILED and "margin" in entry:
                 policy = offramp.policies.TopK(top_k, entry["margin"], tuple(entry["errors"]))
