@@ -143,11 +143,11 @@ def section(record: dict[str, Any]) -> list[str]:
 
 def upper_limit(depth: int, candidates: list[int]) -> str:
     """Return a sentence about what perfect exits could reach, if the top 10 run through all layers."""
-    ratios = [(count, depth * count / (10 * depth + PERFECT * (count - 10))) for count in candidates]
-    limits = " and ".join(f"{ratio:.1f} × for {count} candidates" for count, ratio in ratios)
+    ratios = [depth * count / (10 * depth + PERFECT * (count - 10)) for count in candidates]
+    limits = " and ".join(f"{ratio:.1f} × for {count}" for ratio, count in zip(ratios, candidates, strict=True))
     return (
-        f"The top 10 run through all {depth} layers. If all other documents exited on layer {PERFECT}, that would be "
-        f"{limits} fewer layers: the limit for a top 10 with exits from layer {PERFECT} on."
+        f"The top 10 run through all {depth} layers. If all other documents exited on layer {PERFECT}, layers would be "
+        f"fewer by {limits} candidates. This is the limit for a top 10 with exits from layer {PERFECT} on."
     )
 
 
