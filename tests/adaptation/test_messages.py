@@ -45,7 +45,7 @@ def test_every_step_is_named_and_truncated_texts_are_reported_once(backend, orig
     assert len(printed) == len(set(printed))
     summary = lines[next(index for index, line in enumerate(lines) if line.startswith("CPU time for ")) : -1]
     times = [float(line.split(" s  ")[0]) for line in summary[1:] if " s  " in line]
-    if summary[-1].startswith("Ordinary int8 is faster here. It changes "):  # tiny models gain nothing
+    if summary[-1].startswith("Ordinary int8 is faster here. It has "):  # tiny models gain nothing
         assert backend == "onnx" and summary.pop().endswith(" than the risk of 20 %, and has no guarantee.")
     assert len(summary) == (5 if backend == "onnx" else 3) and len(times) >= len(summary) - 2
     assert "original in PyTorch float32" in summary[1] and "fast in " in summary[-1 if backend == "torch" else 3]

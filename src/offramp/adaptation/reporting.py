@@ -158,7 +158,7 @@ def _describe(
         comparison = "more" if 1 - shared > plan.guarantee.risk else "less"
         lines.append(
             f"Ordinary int8 is faster here. It has {changed} {answer_type.change_name}, {comparison} than {risk}, and "
-            "no guarantee."
+            "has no guarantee."
         )
     return MeasuredSpeed(plain / own, full / own, "\n".join(lines))
 
