@@ -157,7 +157,7 @@ def own_exits(record: dict[str, Any], key: str) -> list[str]:
     return [
         "### Its own exits",
         "",
-        f"On layers {layers}, trained with the tagger. Exported in {record['precision']} and calibrated without labels.",
+        f"On layers {layers}, trained with the tagger; exported in {record['precision']}, calibrated without labels.",
         "",
         *calibrated(key),
     ]
