@@ -311,6 +311,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     early = [point.layer for point in fast.stepper.exits[:-1]]
     answers |= {f"layer {layer}": fast.answer(texts, policy=f"layer:{layer}") for layer in early}
     expected = answers["full"].values
+    words = [len(text_of(text).split()) for text in texts]
     lines = {}
     for name, answer in answers.items():
         lost = TOKEN.lost(answer.values, expected)
@@ -319,6 +320,7 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
             "other_entities": int(TOKEN.differ(answer.values, expected).sum()),
             "lost_on_average": float(np.nanmean(lost)),
             "mean_layers": float(answer.layer.mean()),
+            "mean_layers_of_words": float(np.average(answer.layer, weights=words)),
         }
     by_type = scores_by_type(answers["fast"].values, golds) if args.tagger is None else {}
     return {

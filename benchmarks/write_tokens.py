@@ -22,8 +22,9 @@ that neither step used. Written by `benchmarks/write_tokens.py` from the records
 
 *Other entities*: texts whose entities differ from those of the full model in float32. *Lost*: entities of the full
 model that are missing, on average over texts with entities. *CPU time* is per text on one thread, tokenization and
-decoding included, the median of interleaved passes in one process. *int8* is the same tagger without early exits in
-ONNX Runtime int8.
+decoding included, the median of interleaved passes in one process beside other jobs. *int8* is the same tagger without
+early exits in ONNX Runtime int8. Long texts exit later than short ones, so the mean layers of words are more than those
+of texts.
 
 """
 
@@ -141,13 +142,34 @@ def precisions() -> list[str]:
 
 
 def adapted(name: str, data: str) -> list[str]:
-    """Return the section of a tagger with all its adaptations."""
+    """Return the section of a tagger with all its adaptations, and with its own exits if they were calibrated."""
     lines = [f"## {name} on {SETS[data]}", ""]
-    if load(f"adapt-{name}-{data}") is None:
-        return [*lines, "Not adapted.", ""]
-    for label in LABELS:
-        if (record := load(f"adapt-{name}-{data}{label}")) is not None:
-            lines += adaptation(record, f"{name}-{data}{label}")
+    records = [(label, load(f"adapt-{name}-{data}{label}")) for label in LABELS]
+    sections = [adaptation(record, f"{name}-{data}{label}") for label, record in records if record is not None]
+    if (exported := load(f"export-{name}-{data}-own")) is not None:
+        sections.append(own_exits(exported, f"{name}-{data}-own"))
+    return [*lines, *(line for section in sections for line in section)] if sections else [*lines, "Not adapted.", ""]
+
+
+def own_exits(record: dict[str, Any], key: str) -> list[str]:
+    """Return the guarantees of a tagger's own exits, which `offramp calibrate` chose a threshold for."""
+    layers = ", ".join(map(str, record["layers"]))
+    return [
+        "### Its own exits",
+        "",
+        f"On layers {layers}, trained with the tagger; exported in {record['precision']}, calibrated without labels.",
+        "",
+        *calibrated(key),
+    ]
+
+
+def calibrated(key: str) -> list[str]:
+    """Return the guarantees of a model about texts and about entities, and the comparisons on test texts."""
+    lines = []
+    for kind in ("disagreement", "lost"):
+        if (calibration := load(f"calibrate-{key}-{kind}")) is not None:
+            lines += [calibration["sentence"], ""]
+            lines += compared(load(f"check-{key}-{kind}")) if calibration["holds"] else []
     return lines
 
 
@@ -162,11 +184,8 @@ def adaptation(record: dict[str, Any], key: str) -> list[str]:
         return lines
     lines += [f"Exits on layers {', '.join(map(str, record['layers']))}.", ""]
     lines += compared(load(f"check-{key}"))
-    for kind in ("disagreement", "lost"):
-        if (calibration := load(f"calibrate-{key}-{kind}")) is not None:
-            lines += ["Calibrated again on other texts:", "", calibration["sentence"], ""]
-            lines += compared(load(f"check-{key}-{kind}")) if calibration["holds"] else []
-    return lines
+    again = calibrated(key)
+    return [*lines, "Calibrated again on other texts:", "", *again] if again else lines
 
 
 def compared(record: dict[str, Any] | None) -> list[str]:
@@ -177,8 +196,8 @@ def compared(record: dict[str, Any] | None) -> list[str]:
     lines = [
         f"On {count:,} test texts with {record['entities']:,} entities of the full model:",
         "",
-        "| model | F1 | texts with other entities | entities lost | mean layers | CPU time per text |",
-        "|---|---:|---:|---:|---:|---:|",
+        row("model", ["F1", "other entities", "lost", "mean layers of texts", "of words", "CPU time per text"]),
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     seconds = {key: statistics.median(values) for key, values in record["seconds_per_text"].items()}
     titles = {"full": "full depth, float32", "int8": f"full depth, {record['precision']['int8']}"}
@@ -189,7 +208,8 @@ def compared(record: dict[str, Any] | None) -> list[str]:
         f1 = "" if result["f1"] is None else f"{100 * result['f1']:.1f}"
         other, lost = f"{100 * result['other_entities'] / count:.1f} %", f"{100 * result['lost_on_average']:.1f} %"
         time = f"{1000 * seconds[key]:.2f} ms" if key in seconds else "not measured"
-        lines.append(f"| {title} | {f1} | {other} | {lost} | {result['mean_layers']:.2f} | {time} |")
+        layers = [f"{result[name]:.2f}" for name in ("mean_layers", "mean_layers_of_words")]
+        lines.append(row(title, [f1, other, lost, *layers, time]))
     speedup = seconds["int8"] / seconds["fast"]
     spread = max(max(values) / min(values) for values in record["seconds_per_text"].values())
     lines += ["", f"{speedup:.2f} × full-depth int8, on {record['timed']:,} texts."]
