@@ -194,6 +194,7 @@ def minimums() -> str:
 
 def write_inputs(folder: Path) -> None:
     """Write a tiny classifier, two tiny models with exits, and texts."""
+    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     sys.path.insert(0, str(ROOT))
     from tests.adaptation.test_adapt import classifier, random_texts, write
     from tests.tiny import adaptive

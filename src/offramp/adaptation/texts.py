@@ -9,6 +9,7 @@ tested a guarantee before are replaced by others.
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -207,14 +208,19 @@ def _report_near_copies(
     if copies.sum() < NEAR_COPIES * len(splits.test):
         return
     logger.warning(
-        "%d of the %d test %s are near-copies of training %s, such as %.60r. If %s come in groups (documents, "
+        "%d of the %d test %s are near-copies of training %s, such as %r. If %s come in groups (documents, "
         "customers), name them with `group_column=`; otherwise the guarantee may be optimistic.",
         int(copies.sum()),
         len(splits.test),
         *([splits.noun] * 2),
-        identify(splits.test[rows[int(copies.argmax())]]),
+        _excerpt(identify(splits.test[rows[int(copies.argmax())]])),
         splits.noun,
     )
+
+
+def _excerpt(text: Text) -> str:
+    """Return the beginning of a text, or of the first text of several."""
+    return textwrap.shorten(text if isinstance(text, str) else text[0], 60, placeholder=" …")
 
 
 def _count(total: int, fraction: float, fraction_of_few: float, enough: int) -> float:

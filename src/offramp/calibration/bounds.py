@@ -57,6 +57,8 @@ def betting(losses: Losses, risk: float, level: float) -> float:
 
 def hoeffding_bentkus(losses: Losses, risk: float, level: float) -> float:
     """Return the smaller of the Hoeffding and Bentkus bounds."""
+    from scipy import stats  # slow to import
+
     values = np.asarray(losses, dtype=np.float64)
     if values.min(initial=0.0) < 0 or values.max(initial=0.0) > 1:
         raise BadValue("The Hoeffding-Bentkus test needs losses between 0 and 1.")
@@ -64,7 +66,7 @@ def hoeffding_bentkus(losses: Losses, risk: float, level: float) -> float:
     mean = min(total / rows, risk)
     hoeffding = math.exp(-rows * (_divergence(mean, risk)))
     errors = math.ceil(total - 1e-9)  # floating-point sums of integers may be slightly too large
-    bentkus = math.e * float(bdtr(errors, rows, risk))
+    bentkus = math.e * float(stats.binom.cdf(errors, rows, risk))
     return min(1.0, hoeffding, bentkus)
 
 

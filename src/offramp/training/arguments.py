@@ -15,6 +15,10 @@ from offramp.training.settings import Settings
 
 __all__ = ["make_training_arguments", "uses_cpu"]
 
+# transformers 5.23 renamed the argument
+CHECKPOINTING = next(
+    name for name in ("activation_checkpointing", "gradient_checkpointing") if hasattr(TrainingArguments, name)
+)
 # the schedules of transformers that take no extra arguments and no metric
 SCHEDULES = (
     "linear",
@@ -72,7 +76,7 @@ def make_training_arguments(
             greater_is_better=True,
             bf16=settings.bf16,
             fp16=settings.fp16,
-            gradient_checkpointing=settings.gradient_checkpointing,
+            **({CHECKPOINTING: True} if settings.gradient_checkpointing else {}),
             use_cpu=uses_cpu(settings),
             dataloader_pin_memory=not uses_cpu(settings),
             report_to=_check_report_to(settings.report_to),
