@@ -33,7 +33,7 @@ predictions in every class. The guarantee is at 90 % confidence, tested on separ
 
 - *rows, texts*: rows that the classifier was fine-tuned on, texts given to `adapt`.
 - *minutes*: time that `adapt` took on one core that it shared with other jobs: several times as long as alone.
-- *precision*: of the adapted model. `mixed` was added after the runs that are marked with \\*.
+- *precision*: of the adapted model. Most runs marked with \\* are from before `--int8 mixed` was added.
 - *changed*: predictions that differ from the classifier's in PyTorch float32. *fewer layers*: computed speedup.
 - *unused rows*: training rows that were used for nothing. *dev*: the dev set (r52 and 20newsgroups: the test set).
 - *CPU time*: of the classifier in PyTorch float32, and of ordinary int8 (ONNX Runtime's dynamic quantization, full
