@@ -225,7 +225,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
     exec(adapting.replace("risk=0.02", quick).replace(', backend="onnx"', ""), {})
     assert (tmp_path / "fast-classifier" / "report.html").is_file()
     exec(training.replace('"bert-base-uncased", exits=[3, 6, 9, 12]', '"./bert-base-uncased", exits=[2, 4]'), {})
-    assert (tmp_path / "my-model" / "config.json").is_file()
+    assert (tmp_path / "own-model" / "config.json").is_file()
 
 
 def test_the_readme_lists_all_policies_families_and_checkpoints():
