@@ -103,7 +103,7 @@ def precisions(args: argparse.Namespace) -> None:
     exact = model.runner().answer(dev, policy=policy)
     for int8, smooth in (
         ("none", False),
-        *((int8, smooth) for int8 in ("static", "token") for smooth in (True, False)),
+        *((int8, smooth) for int8 in ("static", "mixed", "token") for smooth in (True, False)),
         ("dynamic", False),
     ):
         exporter = Exporter(model, texts, ExportOptions(int8=int8, smooth=smooth, force=True))
