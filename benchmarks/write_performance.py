@@ -247,7 +247,8 @@ def precisions(name: str, title: str) -> list[str]:
         f"## {title}: how int8 changes predictions",
         "",
         (
-            f"{machine(result)} {result['texts']} texts, all exits exported. Columns {result['layers'][0]} to {result['layers'][-1]}: "
+            f"{machine(result)} {result['texts']} texts, all exits exported. Columns {result['layers'][0]} to "
+            f"{result['layers'][-1]}: "
             "share of predictions equal to PyTorch's at that exit, in percent. *max. logit difference*: largest "
             "difference from PyTorch's logits. *other exits*: texts that exit elsewhere than in float32 with "
             f"{policy_title(result['policy'])}. *alone / in a batch*: texts that exit elsewhere alone than in a batch "
