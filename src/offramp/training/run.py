@@ -50,6 +50,8 @@ __all__ = ["TrainingRun", "close_process_group", "train"]
 
 logger = logging.getLogger("offramp")
 
+RELEASE_SECONDS = 0.1
+
 
 def train(
     settings: Settings, *, resume: bool = False, overwrite: bool = False, tables: Tables | None = None
@@ -99,6 +101,7 @@ def close_process_group() -> None:
     """Close the process group and end its threads: gloo's threads abort a process that ends while they are running."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+        time.sleep(RELEASE_SECONDS)  # gloo's threads need the interpreter to release tensors, which their end would block
         gc.collect()  # the trainer and its model refer to the group, in cycles; the last reference ends the threads
 
 
