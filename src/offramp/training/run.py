@@ -50,7 +50,7 @@ __all__ = ["TrainingRun", "close_process_group", "train"]
 
 logger = logging.getLogger("offramp")
 
-RELEASE_SECONDS = 0.1
+RELEASE_SECONDS = 0.1  # in which gloo's threads release their tensors
 
 
 def train(
@@ -101,7 +101,7 @@ def close_process_group() -> None:
     """Close the process group and end its threads: gloo's threads abort a process that ends while they are running."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-        time.sleep(RELEASE_SECONDS)  # gloo's threads need the interpreter to release tensors, which their end would block
+        time.sleep(RELEASE_SECONDS)  # gloo's threads need the GIL, which waiting for their end holds
         gc.collect()  # the trainer and its model refer to the group, in cycles; the last reference ends the threads
 
 
