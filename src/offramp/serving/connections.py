@@ -212,8 +212,9 @@ class BoundedConnection(HttpToolsProtocol):
             min(waiting)[2].transport.abort()
         elif len(self.connections) > self.limits.connections + RESERVED:
             self.transport.abort()
-        else:
-            self._is_extra = True
+        # the room of a connection that was extra itself, or was closing, is not for a request
+        taken = [other for other in others if not (other._is_extra or other.transport.is_closing())]
+        self._is_extra = len(taken) >= self.limits.connections
 
     def _reject(self, status: str, error_type: str, message: str) -> None:
         """Send an error and close; if a response has begun, only close."""
