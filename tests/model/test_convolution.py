@@ -161,8 +161,9 @@ def threshold_in_a_gap(model: AdaptiveModel, batches: list[dict[str, torch.Tenso
     return float(middle[widest : widest + 2].mean())
 
 
-@pytest.mark.parametrize("method", ["static", "token"])
+@pytest.mark.parametrize("method", ["static", "mixed", "token"])
 def test_in_int8_rows_do_not_depend_on_their_batch(method, tmp_path):
+    onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     convolutional("bert", tmp_path / "encoder").save_pretrained(tmp_path / "model")
     model, rows = AdaptiveModel.from_pretrained(tmp_path / "model").eval(), texts(60, 1)
@@ -175,6 +176,8 @@ def test_in_int8_rows_do_not_depend_on_their_batch(method, tmp_path):
         np.testing.assert_allclose(together.logits, alone, atol=1e-4)
         exact = model.runner().answer(rows, policy=policy)
         assert np.corrcoef(exact.logits.ravel(), together.logits.ravel())[0, 1] > 0.98
+    file, _ = write_one_file(tmp_path / "model", "entropy:0.5")
+    onnx.checker.check_model(onnx.load(file))  # with `mixed`, the part before the first layer uses fewer operators
 
 
 def test_openvino_equals_torch(tmp_path):

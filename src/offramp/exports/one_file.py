@@ -195,7 +195,8 @@ def compose(
         helper.make_tensor_value_info("exit_layer", TensorProto.INT64, ["rows"]),
     ]
     graph = helper.make_graph(main.nodes, "offramp", [*tokens, *scalars], outputs, main.constants)
-    return helper.make_model(graph, opset_imports=segments[0].opset_import, ir_version=segments[0].ir_version)
+    opsets = {opset.domain: opset for segment in segments for opset in segment.opset_import}  # int8 may add one
+    return helper.make_model(graph, opset_imports=opsets.values(), ir_version=segments[0].ir_version)
 
 
 def _exit(
