@@ -46,16 +46,16 @@ def knowledge(logits: np.ndarray, group: np.ndarray) -> list[dict[str, Any]]:
     scores, full = logits[:, :-1, 0], logits[:, -1, 0]
     queries, results = np.unique(group), list[dict[str, Any]]()
     for estimates in scores.T:
-        residuals, found = full - estimates, {first: list[float]() for first in FIRST}
+        residuals, overlaps = full - estimates, {first: list[float]() for first in FIRST}
         for query in queries:
             rows = np.flatnonzero(group == query)
             residuals[rows] -= residuals[rows].mean()
             top = np.argsort(-full[rows], kind="stable")[:10]
             order = np.argsort(-estimates[rows], kind="stable")
-            for first, shares in found.items():
+            for first, shares in overlaps.items():
                 shares.append(float(np.isin(top, order[:first]).mean()))
         error = float(np.sqrt(np.mean(residuals**2)) / full.std())
-        shares_of = {str(first): float(np.mean(shares)) for first, shares in found.items()}
+        shares_of = {str(first): float(np.mean(shares)) for first, shares in overlaps.items()}
         results.append({"error": error, "top_10_among_first": shares_of})
     return results
 

@@ -290,14 +290,14 @@ def profile(study: Study, trace: Trace) -> dict[str, Any]:
     exits = []
     for index, point in enumerate(unused.points[:-1]):
         estimates, scores = relevance(unused.logits[:, index]), relevance(np.asarray(unused.reference_logits))
-        found: dict[str, list[float]] = {str(first): [] for first in (10, 15, 20, 30)}
+        overlaps: dict[str, list[float]] = {str(first): [] for first in (10, 15, 20, 30)}
         for query in range(queries):
             rows = np.flatnonzero(group == query)
             top = np.argsort(-scores[rows], kind="stable")[:10]
             order = np.argsort(-estimates[rows], kind="stable")
-            for first in found:
-                found[first].append(len(np.intersect1d(top, order[: int(first)])) / len(top))
-        means = {first: float(np.mean(values)) for first, values in found.items()}
+            for first in overlaps:
+                overlaps[first].append(len(np.intersect1d(top, order[: int(first)])) / len(top))
+        means = {first: float(np.mean(values)) for first, values in overlaps.items()}
         exits.append({"layer": point.layer, "error": errors[index] / spread, "top_10_among_first": means})
     return {"exits": exits, "int8": int8_alone(study, trace) if study.args.reference == "float32" else {}}
 
